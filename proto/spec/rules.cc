@@ -1,0 +1,1 @@
+#include "proto/spec/rules.h"

@@ -1,0 +1,74 @@
+// Communication within one group of ranks: one axis of the mesh, or all of it.
+//
+// Backends: a single rank (the identity), threads of one process (tests), Gloo (CPU), NCCL (CUDA).
+// All sum in rank order in float32, so CPU backends agree to the bit. Calls must be made in the same
+// order on every rank of a group. Every wait has the timeout given when the group was made; a lost peer
+// or a timeout throws NetworkError. Not thread safe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+class NetworkError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// An operation under way. Its tensors must live, and stay untouched, until wait() returns.
+class Work {
+ public:
+  virtual ~Work() = default;
+  // Blocks until the output is there (on CUDA: until the current stream is ordered after it). Call once.
+  virtual void wait() = 0;
+};
+
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // output [size * n], input [n], 1-D contiguous, same dtype: rank r's input at output[r * n, (r + 1) * n).
+  // `input` may be that very part of `output`.
+  virtual std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) = 0;
+
+  // output [n] float32, input [size * n] of any floating dtype: output += the sum over ranks of this
+  // rank's part of their inputs.
+  virtual std::unique_ptr<Work> reduce_scatter_add(at::Tensor output, at::Tensor input) = 0;
+
+  // In place, blocking. float32, float64 or int64.
+  virtual void all_reduce_sum(at::Tensor values) = 0;
+
+  virtual void barrier() = 0;
+};
+
+// The group of one rank.
+std::unique_ptr<Collectives> make_single_collectives();
+
+// One object a thread; `size` threads must make the same calls.
+std::vector<std::unique_ptr<Collectives>> make_thread_collectives(int size);
+
+struct RendezvousOptions {
+  std::string address = "127.0.0.1";
+  int port = 0;
+  int listen_fd = 0;  // rank 0: an inherited listening socket for `port`; 0: open one
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout{std::chrono::minutes(10)};
+};
+
+// Blocks until all ranks have come, or throws NetworkError.
+std::unique_ptr<Collectives> make_gloo_collectives(const RendezvousOptions& options);
+
+// Uses CUDA device `device_index`. Throws std::runtime_error in a build without TESSERA_CUDA.
+std::unique_ptr<Collectives> make_nccl_collectives(const RendezvousOptions& options, int device_index);
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+// How the parameters of one sharded unit (a block, the embedding, the head) lie in one flat vector.
+//
+// The vector is the concatenation of the parameters, each begun at a multiple of kAlignment elements, cut
+// in `world_size` equal shards. Loading, checkpoints, export and the sharder all speak of ranges of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct FlatEntry {
+  std::string name;  // as in the Hugging Face checkpoint
+  std::vector<int64_t> shape;
+  int64_t offset = 0;  // first element in the flat vector
+  int64_t numel = 0;
+};
+
+struct FlatLayout {
+  static constexpr int64_t kAlignment = 16;
+
+  std::string name;  // "model.layers.3"
+  std::vector<FlatEntry> entries;
+  int64_t numel = 0;        // of the whole vector, padded to world_size * kAlignment
+  int64_t shard_numel = 0;  // numel / world_size
+
+  // A part of an entry that lies in one shard.
+  struct Slice {
+    const FlatEntry* entry;
+    int64_t entry_begin;  // first element, counted in the entry
+    int64_t shard_begin;  // the same element, counted in the shard
+    int64_t numel;
+  };
+  std::vector<Slice> slices_of_rank(int rank) const;
+};
+
+FlatLayout make_flat_layout(std::string name,
+                            const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters,
+                            int world_size);
+
+}  // namespace tessera
