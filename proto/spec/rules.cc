@@ -1,1 +1,238 @@
 #include "proto/spec/rules.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <system_error>
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/duration.pb.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/stubs/logging.h>
+#include <google/protobuf/util/time_util.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "proto/spec/relations.h"
+#include "tessera/v1/options.pb.h"
+
+namespace tessera::spec {
+namespace {
+
+using google::protobuf::Duration;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::util::TimeUtil;
+
+constexpr size_t kMaxPathLength = 4096;
+constexpr size_t kMaxQuotedLength = 64;
+
+const v1::Rule& rule_of(const FieldDescriptor& field) {
+  return field.options().GetExtension(v1::rule);
+}
+
+bool is_duration(const FieldDescriptor& field) {
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
+         field.message_type() == Duration::descriptor();
+}
+
+bool is_section(const FieldDescriptor& field) {
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !is_duration(field);
+}
+
+// A plain proto3 scalar has no presence: its zero value is its absence.
+bool is_present(const Message& message, const FieldDescriptor& field) {
+  return message.GetReflection()->HasField(message, &field);
+}
+
+std::string render(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
+}
+
+std::string quote(absl::string_view text) {
+  if (text.size() <= kMaxQuotedLength) return absl::StrCat("\"", text, "\"");
+  return absl::StrCat("\"", text.substr(0, kMaxQuotedLength), "...\"");
+}
+
+template <class Number>
+Number parse_number(const std::string& text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  GOOGLE_CHECK(error == std::errc() && end == text.data() + text.size()) << "bad default " << text;
+  return value;
+}
+
+void set_default(Message& message, const FieldDescriptor& field, const std::string& text) {
+  const auto& reflection = *message.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return reflection.SetBool(&message, &field, text == "true");
+    case FieldDescriptor::CPPTYPE_INT32:
+      return reflection.SetInt32(&message, &field, parse_number<int32_t>(text));
+    case FieldDescriptor::CPPTYPE_INT64:
+      return reflection.SetInt64(&message, &field, parse_number<int64_t>(text));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return reflection.SetDouble(&message, &field, parse_number<double>(text));
+    case FieldDescriptor::CPPTYPE_STRING:
+      return reflection.SetString(&message, &field, text);
+    default: {
+      GOOGLE_CHECK(is_duration(field)) << "no default for the type of " << field.full_name();
+      auto& duration = static_cast<Duration&>(*reflection.MutableMessage(&message, &field));
+      GOOGLE_CHECK(TimeUtil::FromString(text, &duration)) << "bad default " << text;
+    }
+  }
+}
+
+void fill(Message& message) {
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    const v1::Rule& rule = rule_of(field);
+    const bool present = is_present(message, field);
+    if (is_section(field)) {
+      const bool optional = !rule.required() && field.real_containing_oneof() == nullptr;
+      if (present || optional) fill(*message.GetReflection()->MutableMessage(&message, &field));
+    } else if (!present && !rule.default_().empty()) {
+      set_default(message, field, rule.default_());
+    }
+  }
+}
+
+// Checks one present field; `path` is its full name.
+class FieldCheck {
+ public:
+  FieldCheck(const Message& message, const FieldDescriptor& field, const std::string& path,
+             std::vector<Violation>& out)
+      : message_(message), field_(field), rule_(rule_of(field)), path_(path), out_(out) {}
+
+  void run() {
+    const auto& reflection = *message_.GetReflection();
+    switch (field_.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_BOOL:
+        return;
+      case FieldDescriptor::CPPTYPE_INT32:
+        return check_number(reflection.GetInt32(message_, &field_));
+      case FieldDescriptor::CPPTYPE_INT64:
+        return check_number(static_cast<double>(reflection.GetInt64(message_, &field_)));
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        return check_number(reflection.GetDouble(message_, &field_));
+      case FieldDescriptor::CPPTYPE_STRING:
+        return check_string(reflection.GetString(message_, &field_));
+      default:
+        GOOGLE_CHECK(is_duration(field_)) << "no check for the type of " << field_.full_name();
+        check_duration(static_cast<const Duration&>(reflection.GetMessage(message_, &field_)));
+    }
+  }
+
+ private:
+  void refuse(const std::string& value, const std::string& must) {
+    out_.push_back({path_, absl::StrCat(path_, " is ", value, ", must ", must)});
+  }
+
+  // True when `value` is within the rule's range; else refuses, naming the bound with its unit.
+  bool check_range(double value, const std::string& shown, const std::string& unit) {
+    const bool low = rule_.has_min() &&
+                     (rule_.exclusive_min() ? value <= rule_.min() : value < rule_.min());
+    const bool high = rule_.has_max() &&
+                      (rule_.exclusive_max() ? value >= rule_.max() : value > rule_.max());
+    if (low) {
+      refuse(shown, absl::StrCat(rule_.exclusive_min() ? "be above " : "be at least ",
+                                 render(rule_.min()), unit));
+    } else if (high) {
+      refuse(shown, absl::StrCat(rule_.exclusive_max() ? "be below " : "be at most ",
+                                 render(rule_.max()), unit));
+    }
+    return !low && !high;
+  }
+
+  void check_number(double value) {
+    if (!std::isfinite(value)) return refuse(render(value), "be a finite number");
+    check_range(value, render(value), "");
+  }
+
+  void check_string(const std::string& value) {
+    if (!check_range(static_cast<double>(value.size()), quote(value), " characters long")) return;
+    const auto& allowed = rule_.one_of();
+    if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
+      return refuse(quote(value), absl::StrCat(allowed.size() > 1 ? "be one of " : "be ",
+                                               absl::StrJoin(allowed, ", ")));
+    }
+    if (!rule_.path()) return;
+    if (value.empty()) return refuse(quote(value), "be a path");
+    if (value.size() > kMaxPathLength) {
+      return refuse(quote(value), absl::StrCat("be at most ", kMaxPathLength, " characters long"));
+    }
+    if (std::any_of(value.begin(), value.end(), [](char c) { return absl::ascii_iscntrl(c); })) {
+      refuse("a path with a control character", "hold none");
+    }
+  }
+
+  void check_duration(const Duration& value) {
+    const bool in_range = std::abs(value.seconds()) <= TimeUtil::kDurationMaxSeconds &&
+                          std::abs(int64_t{value.nanos()}) < 1'000'000'000 &&
+                          (value.nanos() == 0 || value.seconds() == 0 ||
+                           (value.seconds() < 0) == (value.nanos() < 0));
+    if (!in_range) return refuse("out of range", "be a duration, as in \"600s\"");
+    const double seconds = static_cast<double>(value.seconds()) + value.nanos() * 1e-9;
+    check_range(seconds, TimeUtil::ToString(value), "s");
+  }
+
+  const Message& message_;
+  const FieldDescriptor& field_;
+  const v1::Rule& rule_;
+  const std::string& path_;
+  std::vector<Violation>& out_;
+};
+
+void check(const Message& message, const std::string& prefix, std::vector<Violation>& out) {
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    const std::string path = prefix + field.name();
+    if (!is_present(message, field)) {
+      if (rule_of(field).required()) out.push_back({path, absl::StrCat(path, " is missing")});
+    } else if (is_section(field)) {
+      check(message.GetReflection()->GetMessage(message, &field), path + ".", out);
+    } else {
+      FieldCheck(message, field, path, out).run();
+    }
+  }
+}
+
+void resolve(Message& message, const std::filesystem::path& base) {
+  const auto& reflection = *message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    if (!is_present(message, field)) continue;
+    if (is_section(field)) {
+      resolve(*reflection.MutableMessage(&message, &field), base);
+    } else if (rule_of(field).path()) {
+      const std::string given = reflection.GetString(message, &field);
+      if (given.empty()) continue;
+      std::filesystem::path path = (base / given).lexically_normal();
+      if (!path.has_filename()) path = path.parent_path();
+      reflection.SetString(&message, &field, path.string());
+    }
+  }
+}
+
+}  // namespace
+
+void fill_defaults(v1::JobSpec& spec) {
+  fill(spec);
+  fill_mesh(*spec.mutable_parallelism());
+}
+
+std::vector<Violation> validate(const v1::JobSpec& spec) {
+  std::vector<Violation> violations;
+  check(spec, "", violations);
+  validate_relations(spec, violations);
+  return violations;
+}
+
+void resolve_paths(v1::JobSpec& spec, const std::filesystem::path& base) { resolve(spec, base); }
+
+}  // namespace tessera::spec

@@ -1,0 +1,110 @@
+#include "proto/spec/relations.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace tessera::spec {
+namespace {
+
+using Violations = std::vector<Violation>;
+
+void check_name(const v1::JobSpec& spec, Violations& out) {
+  for (const char c : spec.name()) {
+    if (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.') continue;
+    out.push_back({"name", absl::StrCat("name is \"", spec.name().substr(0, 64),
+                                        "\", must hold only letters, digits, '-', '_' and '.'")});
+    return;
+  }
+}
+
+void check_method(const v1::Method& method, Violations& out) {
+  if (method.kind_case() == v1::Method::KIND_NOT_SET) {
+    out.push_back({"method", "method is empty, must hold exactly one training method: sft"});
+    return;
+  }
+  const v1::Sft& sft = method.sft();
+  if (sft.packing() && sft.has_max_length() && sft.max_length() == 0) {
+    out.push_back({"method.sft.max_length",
+                   "method.sft.max_length is 0, must be above 0 with packing: it is the row length"});
+  }
+}
+
+void check_training(const v1::JobSpec& spec, Violations& out) {
+  const v1::Training& training = spec.training();
+  if (training.has_max_steps() && training.max_steps() == 0) {
+    out.push_back({"training.max_steps",
+                   "training.max_steps is 0, must be above 0, or -1 to let num_train_epochs decide"});
+  }
+  const double warmup = training.warmup_steps();
+  if (warmup >= 1 && std::isfinite(warmup) && warmup != std::floor(warmup)) {
+    out.push_back({"training.warmup_steps",
+                   absl::StrCat("training.warmup_steps is ", warmup,
+                                ", must be a whole number of steps, or below 1 a share of them")});
+  }
+  if (training.eval_strategy() == "steps" && spec.data().eval().empty()) {
+    out.push_back({"training.eval_strategy",
+                   "training.eval_strategy is \"steps\", must be \"no\" when data.eval is absent"});
+  }
+  if (training.accelerator_config().split_batches() &&
+      training.per_device_train_batch_size() < spec.parallelism().num_processes()) {
+    out.push_back(
+        {"training.per_device_train_batch_size",
+         absl::StrCat("training.per_device_train_batch_size is ",
+                      training.per_device_train_batch_size(), ", must be at least num_processes (",
+                      spec.parallelism().num_processes(),
+                      ") with accelerator_config.split_batches: every rank needs a row")});
+  }
+}
+
+void check_mesh(const v1::Parallelism& mesh, Violations& out) {
+  const int64_t others = int64_t{mesh.dp_replicate_size()} * mesh.cp_size();
+  if (!mesh.has_dp_shard_size()) {
+    if (others > 0 && mesh.num_processes() > 0) {
+      out.push_back({"parallelism.num_processes",
+                     absl::StrCat("parallelism.num_processes is ", mesh.num_processes(),
+                                  ", must be a multiple of dp_replicate_size * cp_size = ",
+                                  mesh.dp_replicate_size(), " * ", mesh.cp_size(), " = ", others)});
+    }
+    return;
+  }
+  const int64_t product = others * mesh.dp_shard_size();
+  if (product == mesh.num_processes()) return;
+  out.push_back(
+      {"parallelism.num_processes",
+       absl::StrCat("parallelism.num_processes is ", mesh.num_processes(),
+                    ", must be dp_replicate_size * dp_shard_size * cp_size = ",
+                    mesh.dp_replicate_size(), " * ", mesh.dp_shard_size(), " * ", mesh.cp_size(),
+                    " = ", product)});
+}
+
+void check_built(const v1::JobSpec& spec, Violations& out) {
+  const auto refuse = [&out](bool wanted, const char* field, const char* what) {
+    if (wanted) out.push_back({field, absl::StrCat(field, " ", what, " is not built yet")});
+  };
+  refuse(spec.memory().activation_offloading(), "memory.activation_offloading", "true");
+  refuse(spec.memory().auto_(), "memory.auto", "true");
+  refuse(spec.parallelism().dp_replicate_size() > 1, "parallelism.dp_replicate_size", "above 1");
+  refuse(spec.parallelism().cp_size() > 1, "parallelism.cp_size", "above 1");
+}
+
+}  // namespace
+
+void fill_mesh(v1::Parallelism& mesh) {
+  const int64_t others = int64_t{mesh.dp_replicate_size()} * mesh.cp_size();
+  if (mesh.has_dp_shard_size() || others <= 0 || mesh.num_processes() <= 0) return;
+  if (mesh.num_processes() % others != 0) return;
+  mesh.set_dp_shard_size(static_cast<int32_t>(mesh.num_processes() / others));
+}
+
+void validate_relations(const v1::JobSpec& spec, Violations& out) {
+  check_name(spec, out);
+  if (spec.has_method()) check_method(spec.method(), out);
+  if (spec.has_training()) check_training(spec, out);
+  if (spec.has_parallelism()) check_mesh(spec.parallelism(), out);
+  check_built(spec, out);
+}
+
+}  // namespace tessera::spec

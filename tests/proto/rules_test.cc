@@ -1,0 +1,277 @@
+#include "proto/spec/rules.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/util/time_util.h>
+#include <gtest/gtest.h>
+
+#include "tessera/v1/options.pb.h"
+
+namespace tessera::spec {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+v1::JobSpec minimal_spec() {
+  v1::JobSpec spec;
+  spec.set_name("demo");
+  spec.mutable_method()->mutable_sft();
+  spec.mutable_model()->set_path("/models/m");
+  spec.mutable_data()->set_train("/data/t.jsonl");
+  spec.mutable_training()->set_output_dir("/out");
+  return spec;
+}
+
+std::vector<std::string> messages(const v1::JobSpec& spec) {
+  std::vector<std::string> out;
+  for (const Violation& violation : validate(spec)) out.push_back(violation.message);
+  return out;
+}
+
+// Violations of a good spec after `change`, defaults filled in first.
+std::vector<std::string> messages_after(const std::function<void(v1::JobSpec&)>& change) {
+  v1::JobSpec spec = minimal_spec();
+  change(spec);
+  fill_defaults(spec);
+  return messages(spec);
+}
+
+TEST(RulesTest, DefaultsSatisfyTheirOwnRules) {
+  v1::JobSpec spec = minimal_spec();
+  fill_defaults(spec);
+  EXPECT_THAT(messages(spec), IsEmpty());
+}
+
+TEST(RulesTest, FillsDefaultsOfEveryType) {
+  v1::JobSpec spec = minimal_spec();
+  fill_defaults(spec);
+  EXPECT_EQ(spec.method().sft().max_length(), 1024);
+  EXPECT_EQ(spec.method().sft().packing_strategy(), "bfd");
+  EXPECT_EQ(spec.training().learning_rate(), 2e-5);
+  EXPECT_EQ(spec.training().max_steps(), -1);
+  EXPECT_EQ(spec.training().seed(), 42);
+  EXPECT_TRUE(spec.training().accelerator_config().has_split_batches());
+  EXPECT_TRUE(spec.memory().gradient_checkpointing());
+  EXPECT_EQ(spec.resources().hang_timeout().seconds(), 600);
+  EXPECT_EQ(spec.parallelism().dp_shard_size(), 1);
+}
+
+TEST(RulesTest, KeepsWhatIsGivenAndWhatHasNoDefault) {
+  v1::JobSpec spec = minimal_spec();
+  spec.mutable_training()->set_shuffle_dataset(false);
+  spec.mutable_training()->set_max_grad_norm(0);
+  spec.mutable_resources()->mutable_hang_timeout()->set_seconds(5);
+  fill_defaults(spec);
+  EXPECT_FALSE(spec.training().shuffle_dataset());
+  EXPECT_EQ(spec.training().max_grad_norm(), 0);
+  EXPECT_EQ(spec.resources().hang_timeout().seconds(), 5);
+  EXPECT_FALSE(spec.training().has_train_sampling_strategy());
+  EXPECT_FALSE(spec.model().has_tokenizer());
+  EXPECT_FALSE(spec.data().has_eval());
+  EXPECT_FALSE(spec.method().sft().has_eos_token());
+}
+
+TEST(RulesTest, FillingTwiceChangesNothing) {
+  v1::JobSpec once = minimal_spec();
+  fill_defaults(once);
+  v1::JobSpec twice = once;
+  fill_defaults(twice);
+  EXPECT_EQ(once.SerializeAsString(), twice.SerializeAsString());
+}
+
+TEST(RulesTest, DoesNotInventRequiredSections) {
+  v1::JobSpec spec;
+  fill_defaults(spec);
+  EXPECT_THAT(messages(spec),
+              ElementsAre("name is missing", "method is missing", "model is missing",
+                          "data is missing", "training is missing"));
+}
+
+struct BadField {
+  const char* name;
+  std::function<void(v1::JobSpec&)> change;
+  std::string message;
+};
+
+class BadFieldTest : public ::testing::TestWithParam<BadField> {};
+
+TEST_P(BadFieldTest, IsTheOnlyViolation) {
+  EXPECT_THAT(messages_after(GetParam().change), ElementsAre(GetParam().message));
+}
+
+const BadField kBadFields[] = {
+    {"Missing", [](auto& s) { s.mutable_model()->clear_path(); }, "model.path is missing"},
+    {"BelowMin", [](auto& s) { s.mutable_training()->set_learning_rate(-1); },
+     "training.learning_rate is -1, must be at least 0"},
+    {"AtExclusiveMin", [](auto& s) { s.mutable_training()->set_num_train_epochs(0); },
+     "training.num_train_epochs is 0, must be above 0"},
+    {"AboveMax", [](auto& s) { s.mutable_training()->set_per_device_train_batch_size(65537); },
+     "training.per_device_train_batch_size is 65537, must be at most 65536"},
+    {"AtExclusiveMax", [](auto& s) { s.mutable_training()->set_adam_beta1(1); },
+     "training.adam_beta1 is 1, must be below 1"},
+    {"Nan",
+     [](auto& s) {
+       s.mutable_training()->set_learning_rate(std::numeric_limits<double>::quiet_NaN());
+     },
+     "training.learning_rate is nan, must be a finite number"},
+    {"Infinite",
+     [](auto& s) {
+       s.mutable_training()->set_weight_decay(std::numeric_limits<double>::infinity());
+     },
+     "training.weight_decay is inf, must be a finite number"},
+    {"NotOneOf", [](auto& s) { s.mutable_method()->mutable_sft()->set_packing_strategy("bdf"); },
+     "method.sft.packing_strategy is \"bdf\", must be one of bfd, bfd_split, wrapped"},
+    {"NotTheOnlyOne", [](auto& s) { s.mutable_memory()->set_sharding("zero2"); },
+     "memory.sharding is \"zero2\", must be zero3"},
+    {"TooLong", [](auto& s) { s.set_name(std::string(64, 'a')); },
+     "name is \"" + std::string(64, 'a') + "\", must be at most 63 characters long"},
+    {"LongValueIsCut", [](auto& s) { s.mutable_model()->set_dtype(std::string(999, 'x')); },
+     "model.dtype is \"" + std::string(64, 'x') + "...\", must be one of float32, bfloat16"},
+    {"NameCharset", [](auto& s) { s.set_name("a b"); },
+     "name is \"a b\", must hold only letters, digits, '-', '_' and '.'"},
+    {"EmptyPath", [](auto& s) { s.mutable_data()->set_eval(""); },
+     "data.eval is \"\", must be a path"},
+    {"PathWithControl", [](auto& s) { s.mutable_data()->set_train(std::string("a\0b", 3)); },
+     "data.train is a path with a control character, must hold none"},
+    {"DurationTooShort",
+     [](auto& s) { s.mutable_resources()->mutable_hang_timeout()->set_nanos(500000000); },
+     "resources.hang_timeout is 0.500s, must be at least 1s"},
+    {"DurationInvalid",
+     [](auto& s) { s.mutable_resources()->mutable_hang_timeout()->set_seconds(1LL << 60); },
+     "resources.hang_timeout is out of range, must be a duration, as in \"600s\""},
+    {"NoMethod", [](auto& s) { s.mutable_method()->clear_kind(); },
+     "method is empty, must hold exactly one training method: sft"},
+    {"PackingWithoutLength",
+     [](auto& s) {
+       s.mutable_method()->mutable_sft()->set_packing(true);
+       s.mutable_method()->mutable_sft()->set_max_length(0);
+     },
+     "method.sft.max_length is 0, must be above 0 with packing: it is the row length"},
+    {"NoSteps", [](auto& s) { s.mutable_training()->set_max_steps(0); },
+     "training.max_steps is 0, must be above 0, or -1 to let num_train_epochs decide"},
+    {"FractionOfAStep", [](auto& s) { s.mutable_training()->set_warmup_steps(2.5); },
+     "training.warmup_steps is 2.5, must be a whole number of steps, or below 1 a share of them"},
+    {"EvalWithoutData", [](auto& s) { s.mutable_training()->set_eval_strategy("steps"); },
+     "training.eval_strategy is \"steps\", must be \"no\" when data.eval is absent"},
+    {"SplitBatchesTooSmall",
+     [](auto& s) {
+       s.mutable_training()->mutable_accelerator_config()->set_split_batches(true);
+       s.mutable_training()->set_per_device_train_batch_size(1);
+       s.mutable_parallelism()->set_num_processes(2);
+     },
+     "training.per_device_train_batch_size is 1, must be at least num_processes (2) with "
+     "accelerator_config.split_batches: every rank needs a row"},
+    {"MeshProduct",
+     [](auto& s) {
+       s.mutable_parallelism()->set_num_processes(4);
+       s.mutable_parallelism()->set_dp_shard_size(3);
+     },
+     "parallelism.num_processes is 4, must be dp_replicate_size * dp_shard_size * cp_size = "
+     "1 * 3 * 1 = 3"},
+    {"OffloadingIsNotBuilt", [](auto& s) { s.mutable_memory()->set_activation_offloading(true); },
+     "memory.activation_offloading true is not built yet"},
+    {"AutoIsNotBuilt", [](auto& s) { s.mutable_memory()->set_auto_(true); },
+     "memory.auto true is not built yet"},
+    {"ReplicationIsNotBuilt",
+     [](auto& s) {
+       s.mutable_parallelism()->set_num_processes(4);
+       s.mutable_parallelism()->set_dp_replicate_size(2);
+     },
+     "parallelism.dp_replicate_size above 1 is not built yet"},
+    {"ContextParallelismIsNotBuilt",
+     [](auto& s) {
+       s.mutable_parallelism()->set_num_processes(2);
+       s.mutable_parallelism()->set_cp_size(2);
+     },
+     "parallelism.cp_size above 1 is not built yet"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Fields, BadFieldTest, ::testing::ValuesIn(kBadFields),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(RulesTest, AxesThatDoNotDivideNameThemselves) {
+  EXPECT_THAT(messages_after([](v1::JobSpec& spec) {
+                spec.mutable_parallelism()->set_num_processes(3);
+                spec.mutable_parallelism()->set_dp_replicate_size(2);
+              }),
+              ElementsAre("parallelism.num_processes is 3, must be a multiple of "
+                          "dp_replicate_size * cp_size = 2 * 1 = 2",
+                          "parallelism.dp_replicate_size above 1 is not built yet"));
+}
+
+TEST(RulesTest, ShardSizeTakesWhatTheOtherAxesLeave) {
+  v1::JobSpec spec = minimal_spec();
+  spec.mutable_parallelism()->set_num_processes(6);
+  spec.mutable_parallelism()->set_dp_replicate_size(2);
+  fill_defaults(spec);
+  EXPECT_EQ(spec.parallelism().dp_shard_size(), 3);
+}
+
+TEST(RulesTest, ReportsEveryViolationInFieldOrder) {
+  EXPECT_THAT(messages_after([](v1::JobSpec& spec) {
+                spec.clear_name();
+                spec.mutable_training()->set_learning_rate(-1);
+                spec.mutable_training()->set_save_steps(0);
+              }),
+              ElementsAre("name is missing", "training.learning_rate is -1, must be at least 0",
+                          "training.save_steps is 0, must be at least 1"));
+}
+
+TEST(RulesTest, ResolvesPathsAgainstTheBase) {
+  v1::JobSpec spec = minimal_spec();
+  spec.mutable_model()->set_path("../models/m/");
+  spec.mutable_model()->set_tokenizer("./tok");
+  spec.mutable_data()->set_train("/abs/../t.jsonl");
+  spec.mutable_training()->clear_output_dir();
+  resolve_paths(spec, "/home/u/jobs");
+  EXPECT_EQ(spec.model().path(), "/home/u/models/m");
+  EXPECT_EQ(spec.model().tokenizer(), "/home/u/jobs/tok");
+  EXPECT_EQ(spec.data().train(), "/t.jsonl");
+  EXPECT_FALSE(spec.data().has_eval());
+  EXPECT_EQ(spec.training().output_dir(), "");
+}
+
+void visit_fields(const Descriptor& message, const std::function<void(const FieldDescriptor&)>& f) {
+  for (int i = 0; i < message.field_count(); ++i) {
+    const FieldDescriptor& field = *message.field(i);
+    f(field);
+    if (field.message_type() != nullptr && field.message_type()->file() == message.file()) {
+      visit_fields(*field.message_type(), f);
+    }
+  }
+}
+
+TEST(RulesTest, EveryScalarFieldHasARuleOfItsOwn) {
+  int visited = 0;
+  visit_fields(*v1::JobSpec::descriptor(), [&](const FieldDescriptor& field) {
+    EXPECT_FALSE(field.is_repeated()) << field.full_name() << ": rules.cc checks single values";
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return;
+    ++visited;
+    const v1::Rule& rule = field.options().GetExtension(v1::rule);
+    EXPECT_TRUE(field.options().HasExtension(v1::rule)) << field.full_name();
+    EXPECT_TRUE(field.has_presence() || rule.required()) << field.full_name();
+    EXPECT_TRUE(field.has_presence() || rule.default_().empty()) << field.full_name();
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+      EXPECT_THAT((std::set<std::string>{"true", "false"}), ::testing::Contains(rule.default_()))
+          << field.full_name();
+    } else if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
+      EXPECT_TRUE(rule.has_min()) << field.full_name();
+    } else {
+      EXPECT_TRUE(rule.path() || rule.has_max() || rule.one_of_size() > 0)
+          << field.full_name() << " is not bounded";
+    }
+  });
+  EXPECT_GT(visited, 40);
+}
+
+}  // namespace
+}  // namespace tessera::spec
