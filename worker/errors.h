@@ -1,9 +1,10 @@
-// Mistakes of the user, as the engine throws them. worker/trainer/main.cc catches once and turns them into a
-// Failure event.
+// Mistakes of the user and limits of the machine, as the engine throws them. worker/trainer/main.cc catches
+// once and turns them into a Failure event. NetworkError is in worker/parallel/collectives.h.
 #pragma once
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace tessera {
 
@@ -16,6 +17,12 @@ class UserError : public std::runtime_error {
 
  private:
   std::string field_;
+};
+
+// An allocation that the machine refused; the message says for what owner and how much is held.
+class MemoryError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 }  // namespace tessera

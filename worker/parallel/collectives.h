@@ -1,7 +1,8 @@
 // Communication within one group of ranks: one axis of the mesh, or all of it.
 //
 // Backends: a single rank (the identity), threads of one process (tests), Gloo (CPU), NCCL (CUDA).
-// All sum in rank order in float32, so CPU backends agree to the bit. Calls must be made in the same
+// Sums are made in rank order in float32 (all_reduce: in the values' type), so CPU backends agree to the bit;
+// NCCL sums float32 in an order of its own. Calls must be made in the same
 // order on every rank of a group. Every wait has the timeout given when the group was made; a lost peer
 // or a timeout throws NetworkError. Not thread safe.
 #pragma once
@@ -53,8 +54,10 @@ class Collectives {
 // The group of one rank.
 std::unique_ptr<Collectives> make_single_collectives();
 
-// One object a thread; `size` threads must make the same calls.
-std::vector<std::unique_ptr<Collectives>> make_thread_collectives(int size);
+// One object a thread; `size` threads must make the same calls. A thread that destroys its object is, to the
+// others, a lost peer.
+std::vector<std::unique_ptr<Collectives>> make_thread_collectives(
+    int size, std::chrono::milliseconds timeout = std::chrono::minutes(1));
 
 struct RendezvousOptions {
   std::string address = "127.0.0.1";

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -22,6 +23,7 @@ struct FlatLayout {
 
   std::string name;  // "model.layers.3"
   std::vector<FlatEntry> entries;
+  int64_t used_numel = 0;   // to the end of the last entry; the same for any world_size
   int64_t numel = 0;        // of the whole vector, padded to world_size * kAlignment
   int64_t shard_numel = 0;  // numel / world_size
 
@@ -32,9 +34,11 @@ struct FlatLayout {
     int64_t shard_begin;  // the same element, counted in the shard
     int64_t numel;
   };
+  // In order of the shard. The pointers hold as long as `entries` is not changed or copied.
   std::vector<Slice> slices_of_rank(int rank) const;
 };
 
+// Requires world_size >= 1 and no negative extents.
 FlatLayout make_flat_layout(std::string name,
                             const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters,
                             int world_size);

@@ -1,0 +1,42 @@
+#include "worker/parallel/recompute.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace tessera {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// The parameters are no inputs: the backward within backward adds to their leaves directly.
+struct Recompute : Function<Recompute> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, int64_t layer, int64_t stream) {
+    ctx->save_for_backward({x});
+    ctx->saved_data["layer"] = layer;
+    ctx->saved_data["stream"] = stream;
+    return reinterpret_cast<Layer*>(layer)->forward(x, *reinterpret_cast<const Stream*>(stream));
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto* layer = reinterpret_cast<Layer*>(ctx->saved_data["layer"].toInt());
+    const auto* stream = reinterpret_cast<const Stream*>(ctx->saved_data["stream"].toInt());
+    at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_(true);
+    {
+      const c10::AutoGradMode with_grad(true);
+      const at::Tensor y = layer->forward(x, *stream);
+      torch::autograd::backward({y}, {grads[0]});
+    }
+    return {x.grad(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor RecomputedLayer::forward(const at::Tensor& x, const Stream& stream) {
+  return Recompute::apply(x, reinterpret_cast<int64_t>(inner_.get()), reinterpret_cast<int64_t>(&stream));
+}
+
+}  // namespace tessera

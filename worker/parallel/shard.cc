@@ -1,0 +1,186 @@
+#include "worker/parallel/shard.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "worker/memory/ledger.h"
+
+namespace tessera {
+namespace {
+
+// Autograd must not see what moves weights and gradients about.
+using NoGrad = c10::AutoGradMode;
+
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (int i = static_cast<int>(shape.size()) - 2; i >= 0; --i) strides[i] = strides[i + 1] * shape[i + 1];
+  return strides;
+}
+
+void free_storage(const at::Tensor& tensor) { tensor.storage().unsafeGetStorageImpl()->reset(); }
+
+void fill_storage(const at::Tensor& tensor, int64_t nbytes) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(nbytes));
+  storage->set_nbytes(static_cast<size_t>(nbytes));
+}
+
+}  // namespace
+
+void ReductionQueue::push(std::unique_ptr<Work> work, at::Tensor keep) {
+  finish();
+  work_ = std::move(work);
+  kept_ = std::move(keep);
+}
+
+void ReductionQueue::finish() {
+  if (work_) work_->wait();
+  work_.reset();
+  kept_.reset();
+}
+
+// Tells the unit that a leaf has its whole gradient of this backward.
+struct ShardedUnit::LeafHook : torch::autograd::PostAccumulateGradHook {
+  LeafHook(ShardedUnit* unit, size_t index) : unit(unit), index(index) {}
+  void operator()(const torch::autograd::Variable&) override { unit->take_gradient(index); }
+  ShardedUnit* unit;
+  size_t index;
+};
+
+ShardedUnit::ShardedUnit(std::string name, std::vector<Parameter*> parameters, Collectives& group,
+                         ReductionQueue& reductions, const Options& options)
+    : parameters_(std::move(parameters)), group_(group), reductions_(reductions), options_(options) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
+  for (const Parameter* parameter : parameters_) shapes.emplace_back(parameter->name, parameter->shape);
+  layout_ = make_flat_layout(std::move(name), shapes, group_.size());
+  arrived_.resize(parameters_.size());
+  const OwnerScope scope(Owner::kParameters);
+  shard_ = at::zeros({layout_.shard_numel}, at::TensorOptions(options_.device).dtype(at::kFloat));
+  make_leaves();
+}
+
+ShardedUnit::~ShardedUnit() {
+  if (gathering_) gathering_->wait();
+}
+
+// One rank in float32: the leaves are views of the shard, nothing is gathered or freed.
+bool ShardedUnit::is_identity() const {
+  return group_.size() == 1 && options_.compute_dtype == at::kFloat;
+}
+
+void ShardedUnit::make_leaves() {
+  const NoGrad no_grad(false);
+  const auto dtype = at::TensorOptions(options_.device).dtype(options_.compute_dtype);
+  {
+    const OwnerScope scope(Owner::kCommunication);
+    flat_ = is_identity() ? shard_ : at::empty({layout_.numel}, dtype);
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const FlatEntry& entry = layout_.entries[i];
+    // Its own version counter, and no autograd link to flat_: refilling the storage is no in-place change.
+    at::Tensor leaf = at::empty({0}, dtype).set_(flat_.storage(), entry.offset, entry.shape,
+                                                 contiguous_strides(entry.shape));
+    leaf.requires_grad_(true);
+    torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(this, i));
+    parameters_[i]->value = leaf;
+  }
+  if (!is_identity()) free_storage(flat_);
+  full_ = is_identity();
+}
+
+void ShardedUnit::start_gather() {
+  if (full_ || gathering_) return;
+  const NoGrad no_grad(false);
+  const OwnerScope scope(Owner::kCommunication);
+  fill_storage(flat_, layout_.numel * flat_.element_size());
+  const at::Tensor mine = flat_.narrow(0, group_.rank() * layout_.shard_numel, layout_.shard_numel);
+  mine.copy_(shard_);
+  gathering_ = group_.all_gather(flat_, mine);
+}
+
+void ShardedUnit::gather() {
+  start_gather();
+  if (!gathering_) return;
+  gathering_->wait();
+  gathering_.reset();
+  full_ = true;
+}
+
+void ShardedUnit::release() {
+  if (is_identity() || !full_) return;
+  free_storage(flat_);
+  full_ = false;
+}
+
+void ShardedUnit::clear_gradient() { gradient_.reset(); }
+
+void ShardedUnit::expect_gradients() {
+  if (num_arrived_ > 0 || flat_gradient_.defined()) return;
+  const NoGrad no_grad(false);
+  if (!gradient_.defined()) {
+    const OwnerScope scope(Owner::kGradients);
+    gradient_ = at::zeros_like(shard_);
+  }
+  if (group_.size() == 1) return;
+  const OwnerScope scope(Owner::kCommunication);
+  flat_gradient_ = at::zeros({layout_.numel}, flat_.options());
+}
+
+void ShardedUnit::take_gradient(size_t index) {
+  const NoGrad no_grad(false);
+  expect_gradients();
+  const FlatEntry& entry = layout_.entries[index];
+  at::Tensor& grad = parameters_[index]->value.mutable_grad();
+  const at::Tensor& sum = group_.size() == 1 ? gradient_ : flat_gradient_;
+  sum.narrow(0, entry.offset, entry.numel).view(entry.shape).add_(grad);
+  grad.reset();
+  arrived_[index] = true;
+  if (++num_arrived_ == parameters_.size()) reduce_gradients();
+}
+
+void ShardedUnit::reduce_gradients() {
+  const NoGrad no_grad(false);
+  if (group_.size() > 1) {
+    // The gathered weights go first, so that the buffers of the reduction can take their place.
+    release();
+    reductions_.push(group_.reduce_scatter_add(gradient_, flat_gradient_), flat_gradient_);
+    flat_gradient_.reset();
+  } else {
+    release();
+  }
+  arrived_.assign(parameters_.size(), false);
+  num_arrived_ = 0;
+}
+
+void ShardedUnit::finish_backward() {
+  if (num_arrived_ > 0 || flat_gradient_.defined()) reduce_gradients();
+  release();
+}
+
+void ShardGate::open() {
+  unit_.gather();
+  if (next_ != nullptr) next_->unit_.start_gather();
+}
+
+at::Tensor ShardGate::close(const at::Tensor& output) {
+  const bool trains = c10::GradMode::is_enabled() && output.requires_grad();
+  if (trains) {
+    output.register_hook([this](const at::Tensor& grad) {
+      before_backward();
+      return grad;
+    });
+  }
+  if (!trains || options_.reshard_after_forward) unit_.release();
+  return output;
+}
+
+void ShardGate::before_backward() {
+  if (options_.needed_in_backward) unit_.gather();
+  unit_.expect_gradients();
+  if (previous_ != nullptr && previous_->options_.needed_in_backward) previous_->unit_.start_gather();
+}
+
+}  // namespace tessera
