@@ -1,0 +1,29 @@
+// Fills a protobuf message from a YAML tree by field name, strictly: a name that is no field, a value of
+// another type, a name given twice and two members of a oneof are errors with their places.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <google/protobuf/message.h>
+
+#include "client/cpp/yaml_tree.h"
+
+namespace tessera {
+
+struct FileError {
+  Mark mark;
+  std::string message;
+};
+
+struct FilledMessage {
+  std::vector<FileError> errors;
+  // Place of every field that was given, by its path ("training.max_steps").
+  std::map<std::string, Mark> marks;
+};
+
+// Requires: `message` is empty, and has only singular fields.
+FilledMessage fill_from_yaml(const YamlNode& root, google::protobuf::Message& message);
+
+}  // namespace tessera
