@@ -13,7 +13,8 @@ case $preset in
 esac
 
 torch_dir=$(scripts/torch_dir.sh)
-if ! grep -qsxF "Torch_DIR:PATH=$torch_dir" "$folder/CMakeCache.txt" || [[ ! -f $folder/build.ninja ]]; then
+if [[ ! -f $folder/build.ninja ]] ||
+  ! grep -qsxF "Torch_DIR:PATH=$torch_dir" "$folder/CMakeCache.txt"; then
   cmake --preset "$preset" -DTorch_DIR:PATH="$torch_dir"
 fi
 cmake --build "$folder" --parallel "$(scripts/jobs.sh)" ${1:+--target "$@"}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints how many compilers to run at once: one a core, and no more than memory holds. A file that includes
-# LibTorch takes about 1.5 GB.
+# Prints how many compilers to run at once: one a core, and no more than memory holds. A file that
+# includes LibTorch takes about 1.5 GB.
 set -euo pipefail
 
 readonly KIB_A_JOB=$((1536 * 1024))

@@ -34,7 +34,7 @@ check_style() {
   if command -v shellcheck >/dev/null; then
     { tracked '*.sh'; echo .ci/run; } | xargs shellcheck
   else
-    echo "lint: shellcheck is not installed (apt-get install shellcheck): shell scripts not checked" >&2
+    echo "lint: no shellcheck (apt-get install shellcheck): shell scripts not checked" >&2
   fi
 }
 
@@ -42,7 +42,7 @@ check_protos() {
   if command -v npx >/dev/null; then
     npx --yes "@bufbuild/buf@$BUF_VERSION" lint
   else
-    echo "lint: npx is not installed (apt-get install npm): protos not checked" >&2
+    echo "lint: no npx (apt-get install npm): protos not checked" >&2
   fi
 }
 

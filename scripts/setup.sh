@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the build needs: packages of the system, and a .venv with the torch wheel.
 #
-# Debian 12 and Ubuntu 24.04, as root or with sudo. A run that would change nothing ends at once: a stamp
-# holds the hash of everything the result depends on.
+# Debian 12 and Ubuntu 24.04, as root or with sudo. A run that would change nothing ends at once:
+# a stamp holds the hash of everything the result depends on.
 #   TESSERA_TORCH=DIR   build against this LibTorch (or installed torch package) instead of a wheel
 #   TESSERA_SKIP_APT=1  install no system packages; say which are missing
 set -euo pipefail
@@ -33,7 +33,8 @@ torch_is_there() {
   if [[ -n ${TESSERA_TORCH:-} ]]; then
     [[ -f $TESSERA_TORCH/share/cmake/Torch/TorchConfig.cmake ]]
   else
-    compgen -G "$VENV/lib/python3*/site-packages/torch/share/cmake/Torch/TorchConfig.cmake" >/dev/null
+    compgen -G "$VENV/lib/python3*/site-packages/torch/share/cmake/Torch/TorchConfig.cmake" \
+      >/dev/null
   fi
 }
 
@@ -97,7 +98,8 @@ install_system_packages() {
 install_python_packages() {
   # A .venv whose interpreter has gone (an upgraded system) is made anew.
   if ! "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 or newer is needed"
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+      die "Python 3.11 or newer is needed"
     python3 -m venv --clear "$VENV" || die "python3 -m venv failed; is python3-venv installed?"
   fi
 
@@ -109,10 +111,11 @@ install_python_packages() {
   fi
   say "installing Python packages into $VENV"
   "$VENV/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" ||
-    die "pip install failed; see above. Setting up needs the network once, or pip's own settings for a mirror."
+    die "pip install failed; see above. Setting up needs the network, or a mirror in pip's settings."
 }
 
-# Where TESSERA_TORCH is a Python package and not a bare LibTorch, the demo's scripts can import it too.
+# Where TESSERA_TORCH is a Python package and not a bare LibTorch, the demo's scripts can import
+# it too.
 link_torch_package() {
   local site
   site=$(echo "$VENV"/lib/python3*/site-packages)

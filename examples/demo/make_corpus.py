@@ -1,7 +1,7 @@
 """Writes a training corpus from text that is on every machine: Python's standard library.
 
-A document is one function, or the documentation of a module or a class. Order and split depend only on the
-library's files, so the same Python gives the same corpus.
+A document is one function, or the documentation of a module or a class. Order and split depend only
+on the library's files, so the same Python gives the same corpus.
 
     make_corpus.py OUT_DIR        writes train.jsonl and eval.jsonl, a {"text": ...} a line
 """
@@ -73,7 +73,9 @@ def main() -> None:
     out = pathlib.Path(sys.argv[1])
     texts = collect(pathlib.Path(sysconfig.get_path("stdlib")))
     if len(texts) < 10 * EVAL_DOCUMENTS:
-        sys.exit(f"only {len(texts)} documents in the standard library at {sysconfig.get_path('stdlib')}")
+        sys.exit(
+            f"only {len(texts)} documents in the standard library at {sysconfig.get_path('stdlib')}"
+        )
     out.mkdir(parents=True, exist_ok=True)
     write_jsonl(out / "eval.jsonl", texts[:EVAL_DOCUMENTS])
     write_jsonl(out / "train.jsonl", take_chars(texts[EVAL_DOCUMENTS:], TRAIN_CHARS))

@@ -1,6 +1,6 @@
 """Writes a Qwen3-shaped model of about 26M parameters with seeded random weights.
 
-    make_model.py MODEL_DIR      the directory already holds the tokenizer
+make_model.py MODEL_DIR      the directory already holds the tokenizer
 """
 
 import pathlib

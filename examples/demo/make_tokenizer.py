@@ -1,6 +1,6 @@
 """Trains a byte-level BPE tokenizer with Qwen2's split pattern.
 
-    make_tokenizer.py CORPUS.jsonl OUT_DIR     writes tokenizer.json and tokenizer_config.json
+make_tokenizer.py CORPUS.jsonl OUT_DIR     writes tokenizer.json and tokenizer_config.json
 """
 
 import json
@@ -8,7 +8,16 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 VOCAB_SIZE = 8192
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
