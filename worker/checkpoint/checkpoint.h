@@ -32,13 +32,15 @@ struct SavedCheckpoint {
   int64_t bytes = 0;  // over all ranks
 };
 
-// Collective. Blocks until the checkpoint is durable. Keeps the newest `total_limit` (0: all).
+// Collective. Blocks until the checkpoint is durable. Keeps the newest `total_limit` of this job (0: all).
 // Throws std::system_error when the disk fails, on every rank.
 SavedCheckpoint save_checkpoint(const std::filesystem::path& output_dir, const v1::CheckpointState& state,
                                 const std::vector<FlatShard>& shards, int total_limit, Collectives& ranks);
 
-// The newest complete checkpoint; none when there is none.
-std::optional<std::filesystem::path> find_latest_checkpoint(const std::filesystem::path& output_dir);
+// The newest complete checkpoint that job `job_id` wrote (CheckpointState.job_id); none when there is none. Those
+// of other jobs in the same directory are left alone, until one of the same step is written over them.
+std::optional<std::filesystem::path> find_latest_checkpoint(const std::filesystem::path& output_dir,
+                                                            const std::string& job_id);
 
 // Fills `shards` from a checkpoint of any world size: each rank reads the ranges it needs.
 // Throws UserError("training.output_dir", ...) when a vector is missing or has another size.

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -143,13 +144,11 @@ void ShardedUnit::take_gradient(size_t index) {
 
 void ShardedUnit::reduce_gradients() {
   const NoGrad no_grad(false);
+  // The gathered weights go first, so that the buffers of the reduction can take their place.
+  release();
   if (group_.size() > 1) {
-    // The gathered weights go first, so that the buffers of the reduction can take their place.
-    release();
     reductions_.push(group_.reduce_scatter_add(gradient_, flat_gradient_), flat_gradient_);
     flat_gradient_.reset();
-  } else {
-    release();
   }
   arrived_.assign(parameters_.size(), false);
   num_arrived_ = 0;
@@ -168,10 +167,7 @@ void ShardGate::open() {
 at::Tensor ShardGate::close(const at::Tensor& output) {
   const bool trains = c10::GradMode::is_enabled() && output.requires_grad();
   if (trains) {
-    output.register_hook([this](const at::Tensor& grad) {
-      before_backward();
-      return grad;
-    });
+    output.register_hook([this](const at::Tensor&) { before_backward(); });
   }
   if (!trains || options_.reshard_after_forward) unit_.release();
   return output;

@@ -86,7 +86,6 @@ class ShardedUnit {
   at::Tensor gradient_;
   at::Tensor flat_;           // [layout_.numel] in the compute dtype; its storage comes and goes
   at::Tensor flat_gradient_;  // likewise, while gradients of a backward come in
-  at::Tensor cast_;           // the shard in the compute dtype, while it is gathered from
   std::unique_ptr<Work> gathering_;
   bool full_ = false;
   std::vector<bool> arrived_;

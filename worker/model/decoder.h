@@ -1,0 +1,48 @@
+// A decoder-only language model, as one device sees it. Sharding and recompute are put around its layers
+// from outside (worker/trainer/plan.cc).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/batch.h"
+#include "worker/model/config.h"
+#include "worker/model/head.h"
+#include "worker/model/layer.h"
+
+namespace tessera {
+
+class DecoderModel {
+ public:
+  // Parameters have names and shapes, and no values yet. `head_chunk_tokens`: see fused_head.
+  DecoderModel(const ModelConfig& config, int64_t head_chunk_tokens);
+
+  // The embedding, then the blocks: what forward() runs in order. A pass may wrap any of them.
+  std::vector<std::unique_ptr<Layer>>& layers() { return layers_; }
+  // The final norm, and the output matrix unless it is the embedding's.
+  std::vector<Parameter*> head_parameters();
+  bool tied() const { return config_.tie_word_embeddings; }
+  // Opened and closed around each head(). Must outlive the model.
+  void set_head_gate(WeightGate* gate) { head_gate_ = gate; }
+
+  // Hidden states [T, D] before the final norm. `batch` must live until backward is done.
+  at::Tensor forward(const Batch& batch);
+  HeadOutput head(const at::Tensor& hidden_TD, const at::Tensor& labels_T);
+
+  const ModelConfig& config() const { return config_; }
+
+ private:
+  ModelConfig config_;
+  int64_t head_chunk_tokens_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  Parameter* embedding_;  // owned by layers_[0]
+  Parameter norm_;
+  Parameter output_;
+  WeightGate* head_gate_ = nullptr;
+  Stream stream_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+// What a model is made of: layers with parameters, and gates that make the weights present.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/batch.h"
+
+namespace tessera {
+
+// A weight, by its name in the Hugging Face checkpoint. `value` is set from outside (by the sharder); a
+// layer reads it in forward, while its gate is open.
+struct Parameter {
+  std::string name;
+  std::vector<int64_t> shape;
+  at::Tensor value;
+
+  // Norm weights and biases are not decayed (as transformers has it).
+  bool decays() const { return shape.size() > 1; }
+};
+
+// What all layers of one forward share. It must live until backward is done.
+struct Stream {
+  const Documents* documents;
+  at::Tensor cos_TH;  // [T, H / 2] in the compute dtype: rotary angles at each token's position
+  at::Tensor sin_TH;
+};
+
+// A step of the stream through the model: [T, D] in, [T, D] out; the embedding takes tokens [T].
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual at::Tensor forward(const at::Tensor& x, const Stream& stream) = 0;
+  // In a fixed order. The pointers live as long as the layer.
+  virtual std::vector<Parameter*> parameters() = 0;
+};
+
+// Stands around each use of a group of weights. Between open() and close() they are present; close()
+// returns `output` prepared so that they are present again for its backward.
+class WeightGate {
+ public:
+  virtual ~WeightGate() = default;
+  virtual void open() = 0;
+  virtual at::Tensor close(const at::Tensor& output) = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,101 @@
+#include "worker/trainer/check.h"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "worker/errors.h"
+#include "worker/trainer/input.h"
+#include "worker/trainer/plan.h"
+
+namespace tessera {
+namespace {
+
+// Documents read of each file: enough to find a wrong field or a malformed beginning at once.
+constexpr int64_t kSampleDocuments = 1000;
+
+void add_violation(v1::CheckResult& result, v1::Failure::Kind kind, const std::string& field,
+                   const std::string& message) {
+  v1::Failure& failure = *result.add_violations();
+  failure.set_kind(kind);
+  failure.set_field(field);
+  failure.set_message(message);
+  failure.set_rank(-1);
+}
+
+void guarded(v1::CheckResult& result, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const UserError& error) {
+    add_violation(result, v1::Failure::USER, error.field(), error.what());
+  }
+}
+
+int64_t count_parameters(DecoderModel& model) {
+  int64_t total = 0;
+  const auto add = [&](const std::vector<Parameter*>& parameters) {
+    for (const Parameter* parameter : parameters) {
+      int64_t numel = 1;
+      for (const int64_t size : parameter->shape) numel *= size;
+      total += numel;
+    }
+  };
+  for (const auto& layer : model.layers()) add(layer->parameters());
+  add(model.head_parameters());
+  return total;
+}
+
+// Room for what the job writes at least: the final weights, and one checkpoint where it makes any.
+int64_t bytes_needed(const v1::JobSpec& spec, int64_t num_parameters) {
+  const int64_t weight_bytes = spec.model().dtype() == "bfloat16" ? 2 : 4;
+  const int64_t checkpoint_bytes = spec.training().save_strategy() == "no" ? 0 : 3 * 4;
+  return num_parameters * (weight_bytes + checkpoint_bytes);
+}
+
+void check_output(const v1::JobSpec& spec, int64_t num_parameters) {
+  const std::filesystem::path output = spec.training().output_dir();
+  std::filesystem::path existing = output;
+  while (!std::filesystem::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  if (!std::filesystem::is_directory(existing) || access(existing.c_str(), W_OK | X_OK) != 0) {
+    throw UserError("training.output_dir", "training.output_dir " + output.string() +
+                                               " cannot be written: " + existing.string() +
+                                               " is not a writable directory");
+  }
+  struct statvfs disk;
+  if (statvfs(existing.c_str(), &disk) != 0) return;
+  const int64_t free_bytes = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+  const int64_t needed = bytes_needed(spec, num_parameters);
+  if (free_bytes < needed) {
+    throw UserError("training.output_dir", "training.output_dir " + output.string() + " has " +
+                                               std::to_string(free_bytes >> 20) + " MiB free, and the job needs " +
+                                               std::to_string((needed + (1 << 20) - 1) >> 20) + " MiB");
+  }
+}
+
+}  // namespace
+
+v1::CheckResult check_job(const v1::JobSpec& spec) {
+  v1::CheckResult result;
+  int64_t vocab_size = 0, num_parameters = 0;
+  guarded(result, [&] { refuse_combinations(spec); });
+  guarded(result, [&] {
+    const ModelConfig config = read_model_config(spec.model().path());
+    vocab_size = config.vocab_size;
+    DecoderModel model(config, spec.memory().head_chunk_tokens());
+    num_parameters = count_parameters(model);
+    check_weights(model, WeightFiles::open(spec.model().path()));
+  });
+  for (const bool held_out : {false, true}) {
+    if (held_out && spec.data().eval().empty()) continue;
+    guarded(result, [&] {
+      DatasetOptions options = dataset_options(spec, held_out, vocab_size);
+      options.max_documents = kSampleDocuments;
+      load_dataset(options);
+    });
+  }
+  guarded(result, [&] { check_output(spec, num_parameters); });
+  return result;
+}
+
+}  // namespace tessera

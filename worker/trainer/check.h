@@ -1,0 +1,12 @@
+// What can be found wrong with a job without training: `tessera-trainer --check`.
+#pragma once
+
+#include "tessera/v1/trainer.pb.h"
+
+namespace tessera {
+
+// Looks at the model's config and weight headers, the tokenizer, the first documents of the data, and the
+// output directory with the room on its disk. Changes nothing. Each part is checked though another failed.
+v1::CheckResult check_job(const v1::JobSpec& spec);
+
+}  // namespace tessera

@@ -1,0 +1,65 @@
+#include "worker/trainer/control.h"
+
+#include <fcntl.h>
+#include <google/protobuf/util/delimited_message_util.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <system_error>
+
+#include "worker/parallel/collectives.h"
+
+namespace tessera {
+
+CommandReader::CommandReader(const std::filesystem::path& path) {
+  if (path.empty()) return;
+  // Opened for writing too, so that an agent's end closing is no end of file.
+  fd_ = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "cannot open " + path.string());
+}
+
+CommandReader::~CommandReader() {
+  if (fd_ >= 0) close(fd_);
+}
+
+CommandReader::Pending CommandReader::take() {
+  Pending pending;
+  if (fd_ < 0) return pending;
+  char bytes[4096];
+  for (ssize_t count; (count = read(fd_, bytes, sizeof bytes)) > 0;) {
+    buffer_.append(bytes, static_cast<size_t>(count));
+  }
+  google::protobuf::io::ArrayInputStream stream(buffer_.data(), static_cast<int>(buffer_.size()));
+  int64_t consumed = 0;
+  v1::TrainerCommand command;
+  bool clean_eof = false;
+  while (google::protobuf::util::ParseDelimitedFromZeroCopyStream(&command, &stream, &clean_eof)) {
+    consumed = stream.ByteCount();
+    if (command.has_stop()) {
+      pending.stop = true;
+      pending.save_checkpoint |= command.stop().save_checkpoint();
+    }
+    pending.save_checkpoint |= command.has_save_checkpoint();
+    command.Clear();
+  }
+  buffer_.erase(0, static_cast<size_t>(consumed));
+  return pending;
+}
+
+void Lease::check() const {
+  if (path_.empty()) return;
+  struct stat status;
+  if (stat(path_.c_str(), &status) != 0) {
+    throw NetworkError("the run directory is gone: the job runs elsewhere or was cancelled");
+  }
+  using namespace std::chrono;
+  const auto renewed = seconds(status.st_mtim.tv_sec) + nanoseconds(status.st_mtim.tv_nsec);
+  const auto age = system_clock::now().time_since_epoch() - renewed;
+  if (duration_cast<milliseconds>(age).count() > fence_ms_) {
+    throw NetworkError("the lease ran out: the coordinator was not reached for " +
+                       std::to_string(fence_ms_ / 1000) + " s");
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,53 @@
+#include "worker/trainer/input.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "proto/spec/rules.h"
+#include "worker/errors.h"
+
+namespace tessera {
+
+v1::TrainerInput read_trainer_input(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UserError("", path.string() + " cannot be read");
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  v1::TrainerInput input;
+  if (path.extension() == ".json") {
+    const auto status = google::protobuf::util::JsonStringToMessage(bytes, &input);
+    if (!status.ok()) throw UserError("", path.string() + " is no TrainerInput: " + status.ToString());
+    spec::resolve_paths(*input.mutable_spec(), std::filesystem::absolute(path).parent_path());
+  } else if (!input.ParseFromString(bytes)) {
+    throw UserError("", path.string() + " is no TrainerInput");
+  }
+  spec::fill_defaults(*input.mutable_spec());
+  const auto violations = spec::validate(input.spec());
+  if (!violations.empty()) throw UserError(violations.front().field, violations.front().message);
+  return input;
+}
+
+DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t vocab_size) {
+  const v1::Sft& sft = spec.method().sft();
+  DatasetOptions options;
+  options.path = held_out ? spec.data().eval() : spec.data().train();
+  options.field = held_out ? "data.eval" : "data.train";
+  options.text_field = sft.dataset_text_field();
+  options.tokenizer = tokenizer_directory(spec);
+  options.eos_token = sft.eos_token();
+  options.max_length = sft.max_length();
+  options.vocab_size = vocab_size;
+  if (sft.packing()) {
+    options.packing = sft.packing_strategy() == "bfd"         ? PackingStrategy::kBfd
+                      : sft.packing_strategy() == "bfd_split" ? PackingStrategy::kBfdSplit
+                                                              : PackingStrategy::kWrapped;
+  }
+  return options;
+}
+
+std::filesystem::path tokenizer_directory(const v1::JobSpec& spec) {
+  return spec.model().tokenizer().empty() ? spec.model().path() : spec.model().tokenizer();
+}
+
+}  // namespace tessera

@@ -1,0 +1,21 @@
+// Reads what a rank is told to do.
+#pragma once
+
+#include <filesystem>
+
+#include "tessera/v1/trainer.pb.h"
+#include "worker/data/dataset.h"
+
+namespace tessera {
+
+// A binary TrainerInput, or ProtoJSON where the name ends in ".json" (its relative paths are relative to the
+// file). Defaults are filled in. Throws UserError: unreadable, malformed, or a rule of the spec broken.
+v1::TrainerInput read_trainer_input(const std::filesystem::path& path);
+
+// How the spec wants its training, or its held-out, documents read.
+DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t vocab_size);
+
+// Directory of the tokenizer: model.tokenizer, else model.path.
+std::filesystem::path tokenizer_directory(const v1::JobSpec& spec);
+
+}  // namespace tessera

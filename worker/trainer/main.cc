@@ -1,0 +1,141 @@
+// tessera-trainer: one rank of a job. Spec in, events out.
+//
+//   tessera-trainer --input run.json                          prints its events
+//   tessera-trainer --input input.pb --events FILE --commands FIFO
+//   tessera-trainer --check --input run.json                  prints a CheckResult and trains nothing
+//
+// Exit codes: 0 finished, 1 failed (the last event says why), 2 wrong usage.
+#include <ATen/Parallel.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <system_error>
+#include <thread>
+
+#include "worker/errors.h"
+#include "worker/memory/ledger.h"
+#include "worker/trainer/check.h"
+#include "worker/trainer/input.h"
+#include "worker/trainer/trainer.h"
+
+namespace tessera {
+namespace {
+
+struct Flags {
+  std::string input, events, commands;
+  bool check = false;
+};
+
+v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message, const std::string& field = "") {
+  v1::Failure failure;
+  failure.set_kind(kind);
+  failure.set_message(message);
+  failure.set_field(field);
+  return failure;
+}
+
+// The kind of the exception that is being handled. What the engine throws, and nothing else, is told apart.
+v1::Failure current_failure() {
+  try {
+    throw;
+  } catch (const UserError& error) {
+    return make_failure(v1::Failure::USER, error.what(), error.field());
+  } catch (const NetworkError& error) {
+    return make_failure(v1::Failure::NETWORK, error.what());
+  } catch (const std::bad_alloc&) {
+    return make_failure(v1::Failure::MEMORY, "out of host memory");
+  } catch (const c10::OutOfMemoryError& error) {
+    return make_failure(v1::Failure::MEMORY, error.what_without_backtrace());
+  } catch (const std::system_error& error) {
+    return make_failure(v1::Failure::DEVICE, error.what());
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    // The CPU allocator has no exception of its own.
+    const bool memory = what.find("can't allocate memory") != std::string::npos;
+    return make_failure(memory ? v1::Failure::MEMORY : v1::Failure::BUG, what);
+  } catch (const std::exception& error) {
+    return make_failure(v1::Failure::BUG, error.what());
+  }
+}
+
+at::Device device_of(const v1::TrainerInput& input) {
+  if (input.spec().resources().device() == "cuda") {
+    return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(input.device_index()));
+  }
+  return at::kCPU;
+}
+
+std::unique_ptr<Collectives> connect(const v1::TrainerInput& input) {
+  const int size = input.spec().parallelism().num_processes();
+  if (size == 1) return make_single_collectives();
+  RendezvousOptions options;
+  options.address = input.rendezvous().address();
+  options.port = input.rendezvous().port();
+  options.listen_fd = input.rendezvous().listen_fd();
+  options.rank = input.rank();
+  options.size = size;
+  options.timeout = std::chrono::seconds(input.spec().resources().hang_timeout().seconds());
+  if (input.spec().resources().device() == "cuda") return make_nccl_collectives(options, input.device_index());
+  return make_gloo_collectives(options);
+}
+
+void set_threads(const v1::TrainerInput& input) {
+  const int wanted = input.spec().resources().cpu_threads();
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int ranks = std::max(1, input.local_world_size());
+  at::set_num_threads(wanted > 0 ? wanted : std::max(1, cores / ranks));
+}
+
+int train(const Flags& flags) {
+  MemoryLedger& ledger = MemoryLedger::install();
+  EventWriter events(flags.events);
+  int rank = 0;
+  try {
+    const v1::TrainerInput input = read_trainer_input(flags.input);
+    rank = input.rank();
+    set_threads(input);
+    CommandReader commands(flags.commands);
+    const std::unique_ptr<Collectives> ranks = connect(input);
+    Trainer trainer(input, *ranks, device_of(input), events, ledger, commands);
+    v1::TrainerEvent event;
+    *event.mutable_finished() = trainer.run();
+    events.write(std::move(event));
+    return 0;
+  } catch (const std::exception&) {
+    v1::TrainerEvent event;
+    *event.mutable_failed() = current_failure();
+    event.mutable_failed()->set_rank(rank);
+    events.write(event);
+    std::cerr << "error: " << event.failed().message() << std::endl;
+    return 1;
+  }
+}
+
+int check(const Flags& flags) {
+  v1::CheckResult result;
+  try {
+    result = check_job(read_trainer_input(flags.input).spec());
+  } catch (const std::exception&) {
+    *result.add_violations() = current_failure();
+  }
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(result, &json).ok()) return 1;
+  std::cout << json << std::endl;
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  CLI::App app("One rank of a Tessera job: reads a TrainerInput, trains, reports events.");
+  tessera::Flags flags;
+  app.add_option("--input", flags.input, "TrainerInput, binary or (NAME.json) ProtoJSON")->required();
+  app.add_option("--events", flags.events, "file to append events to; default: ProtoJSON lines on stdout");
+  app.add_option("--commands", flags.commands, "FIFO to read commands from");
+  app.add_flag("--check", flags.check, "say what is wrong with the job, and train nothing");
+  CLI11_PARSE(app, argc, argv);
+  return flags.check ? tessera::check(flags) : tessera::train(flags);
+}

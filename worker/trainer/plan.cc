@@ -1,0 +1,146 @@
+#include "worker/trainer/plan.h"
+
+#include <ATen/ops/empty.h>
+
+#include "worker/errors.h"
+#include "worker/memory/ledger.h"
+#include "worker/parallel/recompute.h"
+
+namespace tessera {
+namespace {
+
+struct RefusedCombination {
+  bool (*applies)(const v1::JobSpec& spec);
+  const char* field;
+  const char* sentence;
+};
+
+constexpr RefusedCombination kRefused[] = {
+    {[](const v1::JobSpec& spec) {
+       return spec.method().sft().packing() && spec.method().sft().packing_strategy() != "wrapped" &&
+              spec.method().sft().max_length() == 0;
+     },
+     "method.sft.max_length", "method.sft.max_length is 0, and packing needs a row length above 0"},
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+// Blocks only: the embedding has nothing to recompute.
+void recompute_pass(const v1::JobSpec& spec, DecoderModel& model) {
+  if (!spec.memory().gradient_checkpointing()) return;
+  auto& layers = model.layers();
+  for (size_t i = 1; i < layers.size(); ++i) {
+    layers[i] = std::make_unique<RecomputedLayer>(std::move(layers[i]));
+  }
+}
+
+std::string unit_name(size_t layer) {
+  if (layer == 0) return "model.embed_tokens";
+  return "model.layers." + std::to_string(layer - 1);
+}
+
+// One unit a layer and one for the head. A tied output matrix is the embedding's, so then the final norm
+// goes into the embedding's unit, and the head is its second use.
+void shard_pass(const v1::JobSpec& spec, Collectives& group, at::Device device, TrainableModel& out) {
+  const ShardedUnit::Options options{
+      spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat, device};
+  const bool reshard = spec.memory().reshard_after_forward();
+  DecoderModel& model = *out.model;
+  const auto add_unit = [&](const std::string& name, std::vector<Parameter*> parameters) {
+    out.units.push_back(std::make_unique<ShardedUnit>(name, std::move(parameters), group,
+                                                      *out.reductions, options));
+    return out.units.back().get();
+  };
+  auto& layers = model.layers();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    std::vector<Parameter*> parameters = layers[i]->parameters();
+    const std::string name = unit_name(i);
+    if (i == 0 && model.tied()) {
+      for (Parameter* parameter : model.head_parameters()) parameters.push_back(parameter);
+    }
+    ShardedUnit* unit = add_unit(name, std::move(parameters));
+    out.gates.push_back(std::make_unique<ShardGate>(
+        *unit, ShardGate::Options{.reshard_after_forward = reshard, .needed_in_backward = i > 0}));
+    layers[i] = std::make_unique<GatedLayer>(std::move(layers[i]), *out.gates.back());
+  }
+  ShardedUnit* head = model.tied() ? out.units.front().get() : add_unit("lm_head", model.head_parameters());
+  // Backward begins with the head: its weights stay.
+  out.gates.push_back(
+      std::make_unique<ShardGate>(*head, ShardGate::Options{.reshard_after_forward = false}));
+  model.set_head_gate(out.gates.back().get());
+  for (size_t i = 0; i < out.gates.size(); ++i) {
+    out.gates[i]->set_neighbours(i > 0 ? out.gates[i - 1].get() : nullptr,
+                                 i + 1 < out.gates.size() ? out.gates[i + 1].get() : nullptr);
+  }
+}
+
+}  // namespace
+
+std::vector<ShardedUnit*> TrainableModel::unit_pointers() const {
+  std::vector<ShardedUnit*> pointers;
+  for (const auto& unit : units) pointers.push_back(unit.get());
+  return pointers;
+}
+
+void TrainableModel::finish_backward() {
+  for (const auto& unit : units) unit->finish_backward();
+  reductions->finish();
+}
+
+void refuse_combinations(const v1::JobSpec& spec) {
+  for (const RefusedCombination& row : kRefused) {
+    if (row.applies(spec)) throw UserError(row.field, row.sentence);
+  }
+}
+
+TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
+                           at::Device device) {
+  refuse_combinations(spec);
+  TrainableModel out;
+  out.reductions = std::make_unique<ReductionQueue>();
+  out.model = std::make_unique<DecoderModel>(config, spec.memory().head_chunk_tokens());
+  recompute_pass(spec, *out.model);
+  shard_pass(spec, group, device, out);
+  return out;
+}
+
+void check_weights(DecoderModel& model, const WeightFiles& weights) {
+  std::vector<Parameter*> parameters = model.head_parameters();
+  for (const auto& layer : model.layers()) {
+    for (Parameter* parameter : layer->parameters()) parameters.push_back(parameter);
+  }
+  for (const Parameter* parameter : parameters) {
+    const auto found = weights.tensors().find(parameter->name);
+    if (found == weights.tensors().end()) {
+      throw UserError("model.path", "the weights have no tensor " + parameter->name +
+                                        ", which config.json calls for");
+    }
+    if (found->second.shape != parameter->shape) {
+      throw UserError("model.path", "tensor " + parameter->name + " has shape " +
+                                        shape_text(found->second.shape) + ", and config.json calls for " +
+                                        shape_text(parameter->shape));
+    }
+  }
+}
+
+void load_weights(TrainableModel& trainable, const WeightFiles& weights, int rank) {
+  for (const auto& unit : trainable.units) {
+    for (const FlatLayout::Slice& slice : unit->layout().slices_of_rank(rank)) {
+      const at::Tensor part = unit->shard().narrow(0, slice.shard_begin, slice.numel);
+      if (part.is_cpu()) {
+        weights.read(slice.entry->name, slice.entry_begin, part);
+        continue;
+      }
+      const OwnerScope scope(Owner::kOther);
+      const at::Tensor staged = at::empty({slice.numel}, at::kFloat);
+      weights.read(slice.entry->name, slice.entry_begin, staged);
+      part.copy_(staged);
+    }
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,43 @@
+// From a spec to a model that can train: the ordered passes, and the only table of refused combinations.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tessera/v1/job.pb.h"
+#include "worker/model/decoder.h"
+#include "worker/model/safetensors.h"
+#include "worker/parallel/collectives.h"
+#include "worker/parallel/shard.h"
+
+namespace tessera {
+
+// A model with everything around it that the spec asks for. Movable only before training.
+struct TrainableModel {
+  // Destroyed in reverse order: the model before the gates it refers to, the units last but one.
+  std::unique_ptr<ReductionQueue> reductions;
+  std::vector<std::unique_ptr<ShardedUnit>> units;
+  std::vector<std::unique_ptr<ShardGate>> gates;  // in the order of forward
+  std::unique_ptr<DecoderModel> model;
+
+  std::vector<ShardedUnit*> unit_pointers() const;
+  // Ends a backward: every gradient is reduced, every gathered weight freed.
+  void finish_backward();
+};
+
+// Throws UserError when the spec combines what does not go together.
+void refuse_combinations(const v1::JobSpec& spec);
+
+// build -> recompute -> shard. The parameters are allocated (this rank's shards only) and not loaded.
+// Requires a validated spec. `group` must outlive the result.
+TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
+                           at::Device device);
+
+// Throws UserError("model.path", ...) naming the first parameter of `model` that the files lack or hold in
+// another shape.
+void check_weights(DecoderModel& model, const WeightFiles& weights);
+
+// Reads this rank's shards. Requires check_weights.
+void load_weights(TrainableModel& trainable, const WeightFiles& weights, int rank);
+
+}  // namespace tessera

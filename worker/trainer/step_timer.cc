@@ -1,0 +1,95 @@
+#include "worker/trainer/step_timer.h"
+
+namespace tessera {
+namespace {
+
+double seconds(StepTimer::Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+class WaitScope {
+ public:
+  explicit WaitScope(StepTimer& timer) : timer_(timer), begin_(StepTimer::Clock::now()) {}
+  ~WaitScope() { timer_.add_wait(StepTimer::Clock::now() - begin_); }
+
+ private:
+  StepTimer& timer_;
+  StepTimer::Clock::time_point begin_;
+};
+
+class TimedWork : public Work {
+ public:
+  TimedWork(std::unique_ptr<Work> inner, StepTimer& timer) : inner_(std::move(inner)), timer_(timer) {}
+  void wait() override {
+    const WaitScope scope(timer_);
+    inner_->wait();
+  }
+
+ private:
+  std::unique_ptr<Work> inner_;
+  StepTimer& timer_;
+};
+
+class TimedCollectives : public Collectives {
+ public:
+  TimedCollectives(Collectives& inner, StepTimer& timer) : inner_(inner), timer_(timer) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) override {
+    return std::make_unique<TimedWork>(inner_.all_gather(output, input), timer_);
+  }
+  std::unique_ptr<Work> reduce_scatter_add(at::Tensor output, at::Tensor input) override {
+    return std::make_unique<TimedWork>(inner_.reduce_scatter_add(output, input), timer_);
+  }
+  void all_reduce_sum(at::Tensor values) override {
+    const WaitScope scope(timer_);
+    inner_.all_reduce_sum(values);
+  }
+  void barrier() override {
+    const WaitScope scope(timer_);
+    inner_.barrier();
+  }
+
+ private:
+  Collectives& inner_;
+  StepTimer& timer_;
+};
+
+}  // namespace
+
+void StepTimer::begin_step() {
+  for (Clock::duration& spent : spent_) spent = {};
+  wait_ = phase_wait_ = {};
+  step_begin_ = phase_begin_ = Clock::now();
+  phase_ = Phase::kData;
+}
+
+void StepTimer::close_phase(Clock::time_point now) {
+  spent_[static_cast<int>(phase_)] += now - phase_begin_ - phase_wait_;
+  phase_wait_ = {};
+  phase_begin_ = now;
+}
+
+void StepTimer::enter(Phase phase) {
+  close_phase(Clock::now());
+  phase_ = phase;
+}
+
+v1::StepTime StepTimer::end_step() {
+  const Clock::time_point now = Clock::now();
+  close_phase(now);
+  v1::StepTime time;
+  time.set_data_seconds(seconds(spent_[static_cast<int>(Phase::kData)]));
+  time.set_forward_seconds(seconds(spent_[static_cast<int>(Phase::kForward)]));
+  time.set_backward_seconds(seconds(spent_[static_cast<int>(Phase::kBackward)]));
+  time.set_optimizer_seconds(seconds(spent_[static_cast<int>(Phase::kOptimizer)]));
+  time.set_communication_wait_seconds(seconds(wait_));
+  time.set_total_seconds(seconds(now - step_begin_));
+  return time;
+}
+
+std::unique_ptr<Collectives> make_timed_collectives(Collectives& inner, StepTimer& timer) {
+  return std::make_unique<TimedCollectives>(inner, timer);
+}
+
+}  // namespace tessera

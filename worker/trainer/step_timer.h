@@ -1,0 +1,39 @@
+// Where the time of a step goes.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "tessera/v1/telemetry.pb.h"
+#include "worker/parallel/collectives.h"
+
+namespace tessera {
+
+enum class Phase { kData, kForward, kBackward, kOptimizer };
+inline constexpr int kNumPhases = 4;
+
+// Used by one thread.
+class StepTimer {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void begin_step();
+  // Time from now on counts for `phase`.
+  void enter(Phase phase);
+  // Time spent waiting for other ranks, taken out of the phase it fell in.
+  void add_wait(Clock::duration wait) { wait_ += wait; phase_wait_ += wait; }
+  v1::StepTime end_step();
+
+ private:
+  void close_phase(Clock::time_point now);
+
+  Clock::time_point step_begin_{}, phase_begin_{};
+  Phase phase_ = Phase::kData;
+  Clock::duration spent_[kNumPhases]{};
+  Clock::duration wait_{}, phase_wait_{};
+};
+
+// The same collectives, with the time in blocking calls reported to `timer`. Both must outlive it.
+std::unique_ptr<Collectives> make_timed_collectives(Collectives& inner, StepTimer& timer);
+
+}  // namespace tessera
