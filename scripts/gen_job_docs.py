@@ -1,4 +1,4 @@
-"""Prints docs/job-file.md from the protos: names, types, defaults, ranges and comments of each field.
+"""Prints docs/job-file.md from the protos: type, default, range and comment of each field.
 
 gen_job_docs.py --write     write docs/job-file.md
 gen_job_docs.py --check     exit 1 when docs/job-file.md is not what --write would write
@@ -14,16 +14,17 @@ PROTO = ROOT / "proto/tessera/v1/job.proto"
 PAGE = ROOT / "docs/job-file.md"
 
 INTRO = """\
-<!-- Written by scripts/gen_job_docs.py from proto/tessera/v1/job.proto: change that, then `make docs`. -->
+<!-- Written by scripts/gen_job_docs.py from job.proto: change that, then `make docs`. -->
 
 # The job file
 
-A job file is YAML or JSON with the fields below; [examples/demo/sft-demo.yaml](../examples/demo/sft-demo.yaml)
-is a whole one. The same names are those of the messages in `proto/tessera/v1/job.proto`, of the JSON that
-`tessera get` prints, and of errors, which name a field by its path: `training.learning_rate`.
+A job file is YAML or JSON with the fields below;
+[examples/demo/sft-demo.yaml](../examples/demo/sft-demo.yaml) is a whole one. The same names are
+those of the messages in `proto/tessera/v1/job.proto`, of the JSON that `tessera get` prints, and
+of errors, which name a field by its path: `training.learning_rate`.
 
 - Names, meanings and defaults are those of TRL and transformers, where they have one.
-- A field that is absent takes its default. A field that does not exist is an error that names its line.
+- A field that is absent takes its default. An unknown field is an error that names its line.
 - Relative paths are relative to the job file.
 - A duration is written in seconds with an `s`: `600s`.
 """
@@ -61,7 +62,7 @@ def read_rule(options: str | None) -> dict[str, list[str]]:
 
 
 def read_messages(text: str) -> list[Message]:
-    """The top-level messages, in order. A declaration may span lines; a comment belongs to what follows."""
+    """The top-level messages, in order. A comment belongs to the declaration after it."""
     messages: list[Message] = []
     comment: list[str] = []
     pending = ""

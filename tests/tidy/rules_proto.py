@@ -16,7 +16,7 @@ _UNITS = ("_bytes", "_seconds", "_ms", "_time", "_offset", "_per_second")
 _WORDS = frozenset(
     """
     address attempt bytes device_index entropy epoch gradient_norm hostname id index job
-    job_id kind learning_rate local_rank loss mean_token_accuracy name node num_tokens
+    job_id kind learning_rate local_rank loss mean_token_accuracy microbatch name node num_tokens
     offset page_size page_token path pid port previous rank reason revision run seconds
     severity spec state step text time version world_size
     """.split()  # noqa: SIM905 - a word list reads better so

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tree import SELF, Finding, Tree, line_of
 
 _UNDONE = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-_MACHINE_PATH = re.compile(r"(?<![\w./])/(?:work|root|home)/\w+")
+_MACHINE_PATH = re.compile(r"(?<![\w./])/(?:work|root)/\w+")
 _URL = re.compile(r"\bhttps?://(?P<host>[\w.-]+)")
 # Pages a reader may want, and this machine. What installs things comes from the tools' own
 # settings.
