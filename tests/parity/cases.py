@@ -1,0 +1,130 @@
+"""The parity cases: what is trained, by TRL (run_trl.py) and by Tessera (parity_test.py).
+
+Options have the names that job files, SFTConfig and TrainingArguments share. A case's batch counts
+the rows of all ranks, so that one expectation holds at every world size; 12 divides by 1 to 4.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+EXPECTED = pathlib.Path(__file__).parent / "expected"
+GLOBAL_BATCH = 12
+STEPS = 8
+
+# Used by every case unless it says otherwise.
+SFT = {"max_length": 96}
+TRAINING = {
+    "max_steps": STEPS,
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "constant",
+    "max_grad_norm": 1.0,
+    "weight_decay": 0.0,
+    "gradient_accumulation_steps": 1,
+    "train_sampling_strategy": "sequential",
+    "seed": 42,
+}
+MEMORY = {"gradient_checkpointing": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    model: str = "llama"
+    data: str = "mixed"
+    batch: int = GLOBAL_BATCH  # rows of a microbatch, over all ranks
+    sft: dict = dataclasses.field(default_factory=dict)
+    training: dict = dataclasses.field(default_factory=dict)
+    memory: dict = dataclasses.field(default_factory=dict)
+    # Case with the same numbers. Its expectation serves: the option is Tessera's own.
+    same_as: str = ""
+
+    def sft_options(self):
+        return SFT | self.sft
+
+    def training_options(self):
+        return TRAINING | self.training
+
+    def memory_options(self):
+        return MEMORY | self.memory
+
+
+def packed(strategy, **sft):
+    return {"packing": True, "packing_strategy": strategy} | sft
+
+
+CASES = {
+    "text_padded": Case(),
+    "short_padded": Case(data="short"),
+    "truncate": Case(sft={"max_length": 20}),
+    "unlimited_length": Case(sft={"max_length": 0}),
+    "pad_to_multiple_of": Case(sft={"pad_to_multiple_of": 32}),
+    # Many documents a row, and rows of one document that was too long.
+    "short_packing_bfd": Case(data="short", sft=packed("bfd")),
+    "short_packing_bfd_split": Case(data="short", sft=packed("bfd_split", max_length=32)),
+    "short_packing_wrapped": Case(data="short", sft=packed("wrapped", max_length=40)),
+    "text_packing_bfd": Case(sft=packed("bfd")),
+    "text_packing_bfd_split": Case(sft=packed("bfd_split", max_length=64)),
+    "text_packing_wrapped": Case(sft=packed("wrapped")),
+    "qwen3": Case(model="qwen3"),
+    "qwen3_untied": Case(model="qwen3_untied"),
+    "qwen3_packing_bfd": Case(model="qwen3", data="short", sft=packed("bfd")),
+    "llama_tied": Case(model="llama_tied"),
+    "llama_bias": Case(model="llama_bias"),
+    "llama_tied_packing_bfd_split": Case(
+        model="llama_tied", sft=packed("bfd_split", max_length=48)
+    ),
+    "grad_accum": Case(training={"gradient_accumulation_steps": 3, "max_steps": 5}),
+    "grad_accum_packing": Case(
+        data="short",
+        sft=packed("bfd", max_length=64),
+        training={"gradient_accumulation_steps": 2, "max_steps": 5},
+    ),
+    "warmup_cosine_wd": Case(
+        training={"lr_scheduler_type": "cosine", "warmup_steps": 3, "weight_decay": 0.1}
+    ),
+    "linear_warmup": Case(training={"lr_scheduler_type": "linear", "warmup_steps": 2}),
+    "warmup_share": Case(
+        training={"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.3}
+    ),
+    "adam_options": Case(
+        training={"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-4, "weight_decay": 0.3}
+    ),
+    "max_grad_norm": Case(training={"max_grad_norm": 0.3, "adam_epsilon": 1e-3}),
+    "no_clipping": Case(training={"max_grad_norm": 0.0}),
+    "no_grad_checkpointing": Case(memory={"gradient_checkpointing": False}),
+    # Epochs of 31 rows: three microbatches, the last of 7 rows; two steps, the last of one of them.
+    "epochs": Case(
+        data="few",
+        training={"max_steps": -1, "num_train_epochs": 3, "gradient_accumulation_steps": 2},
+    ),
+    "epochs_part": Case(
+        data="few",
+        training={"max_steps": -1, "num_train_epochs": 1.6, "lr_scheduler_type": "linear"},
+    ),
+    "drop_last": Case(data="few", training={"max_steps": 5, "dataloader_drop_last": True}),
+    "random_order": Case(data="few", training={"train_sampling_strategy": "random", "seed": 7}),
+    "random_packing": Case(
+        data="short", sft=packed("bfd"), training={"train_sampling_strategy": "random"}
+    ),
+    # Ranks' shares of a batch that differ by a row.
+    "split_batches": Case(batch=5, training={"accelerator_config": {"split_batches": True}}),
+    "reshard_off": Case(memory={"reshard_after_forward": False}, same_as="text_padded"),
+    "head_chunks": Case(memory={"head_chunk_tokens": 7}, same_as="text_padded"),
+}
+
+
+def expectation(name):
+    """What run_trl.py recorded for the case."""
+    return json.loads((EXPECTED / f"{CASES[name].same_as or name}.json").read_text())
+
+
+def check_assets(expected, assets):
+    """The numbers hold for the files they were made from, and no others."""
+    manifest = json.loads((assets / "manifest.json").read_text())
+    for file, digest in expected["assets"].items():
+        if manifest.get(file) != digest:
+            raise SystemExit(
+                f"{assets / file} is not the file that {expected['case']}.json was made from: its "
+                f"hash is {manifest.get(file)}, expected {digest}. Was make_assets.py changed? "
+                "Then run run_trl.py again."
+            )

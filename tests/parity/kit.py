@@ -1,0 +1,110 @@
+"""Jobs and packing plans from a kit of other recorded TRL runs.
+
+assets/ and data/ hold models, tokenizer and documents; expected/NAME.json the SFTConfig of a run
+and what it logged; fixtures/packing.json the documents' token counts and, for each plan, the
+segments of its rows.
+"""
+
+import hashlib
+import itertools
+import json
+
+import rows
+
+CASES = [
+    "sft_text_padded",
+    "sft_short_padded",
+    "sft_short_packing_bfd",
+    "sft_short_packing_bfd_split",
+    "sft_text_packing_bfd",
+    "sft_text_packing_bfd_split",
+    "sft_text_packing_wrapped",
+    "sft_gradaccum",
+    "sft_truncate",
+    "sft_warmup_cosine_wd",
+    "sft_no_grad_checkpointing",
+    "sft_qwen3",
+    "sft_qwen3_packing_bfd",
+    "sft_pad_to_multiple_of",
+    "sft_grad_clip_active",
+    "sft_padding_free",
+]
+SFT_FIELDS = ["packing", "packing_strategy", "padding_free"]
+TRAINING_FIELDS = [
+    "max_steps",
+    "learning_rate",
+    "warmup_steps",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "seed",
+    "train_sampling_strategy",
+]
+
+
+def job(name, kit, world):
+    """(JobSpec, expectation) of a recorded run, with the same rows a step at every world size."""
+    record = json.loads((kit / "expected" / f"{name}.json").read_text())
+    config = record["config"]
+    training = {field: config[field] for field in TRAINING_FIELDS} | batching(config, world)
+    training["lr_scheduler_type"] = str(config["lr_scheduler_type"])
+    sft = {field: config[field] for field in SFT_FIELDS} | {
+        "max_length": config["max_length"] or 0,
+        "pad_to_multiple_of": config["pad_to_multiple_of"] or 0,
+    }
+    spec = {
+        "method": {"sft": sft},
+        "model": {"path": str(kit / record["model"]), "tokenizer": str(kit / "assets/tokenizer")},
+        "data": {"train": str(kit / record["data"])},
+        "training": training,
+        "memory": {"gradient_checkpointing": config["gradient_checkpointing"]},
+    }
+    norms = {parameter: entry["l2"] for parameter, entry in record["final_weights"].items()}
+    accumulation = config["gradient_accumulation_steps"]
+    return spec, {"steps": record["steps"], "weight_norms": norms, "accumulation": accumulation}
+
+
+def batching(config, world):
+    batch, accumulation = (
+        config["per_device_train_batch_size"],
+        config["gradient_accumulation_steps"],
+    )
+    if batch < world:  # the rows of a whole step, so that each rank has one
+        batch, accumulation = batch * accumulation, 1
+    split = batch % world != 0
+    return {
+        "per_device_train_batch_size": batch if split else batch // world,
+        "gradient_accumulation_steps": accumulation,
+        "accelerator_config": {"split_batches": split},
+    }
+
+
+def plans(tool, kit):
+    """Yields (name, actual rows, description expected) of each plan in fixtures/packing.json."""
+    fixture = json.loads((kit / "fixtures" / "packing.json").read_text())
+    data, tokenizer = kit / fixture["dataset"], kit / "assets" / "tokenizer"
+    documents = [tokens for tokens, _ in rows.prepare(tool, data, tokenizer, 0, "none")]
+    digest = hashlib.sha256(json.dumps(documents).encode()).hexdigest()
+    if digest != fixture["doc_ids_sha256"]:
+        lengths = enumerate(zip(map(len, documents), fixture["doc_lengths"], strict=False))
+        differing = [i for i, (actual, expected) in lengths if actual != expected]
+        raise SystemExit(
+            f"the tokens of {data} differ from TRL's; documents of another length: {differing[:10]}"
+        )
+    for name, plan in fixture["plans"].items():
+        strategy, max_length = name.rsplit("_", 1)
+        expected = []
+        for row in plan["rows"]:
+            parts = [
+                documents[document][start : start + length]
+                for document, start, length in row["segments"]
+            ]
+            lengths = row.get("seq_lengths") or [sum(map(len, parts))]
+            expected.append((list(itertools.chain(*parts)), lengths))
+        yield (
+            name,
+            rows.prepare(tool, data, tokenizer, int(max_length), strategy),
+            rows.describe(expected),
+        )

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Trains a parity case with tessera-trainer and compares each step with what TRL logged.
+
+    parity_test.py --trainer PATH --world N --assets DIR [CASE ...]
+    parity_test.py --trainer PATH --world N --kit DIR [CASE ...]
+
+--assets is a directory that make_assets.py wrote, --kit one that holds other recorded runs (see
+kit.py). Without CASE: all of them. Exits with 1 if a case differs.
+"""
+
+import argparse
+import math
+import pathlib
+import sys
+import tempfile
+
+import kit
+import ranks
+from cases import CASES, check_assets, expectation
+from weights import weight_norms
+
+# Relative, unless the value is 0. num_tokens is compared exactly. Accuracy is a count over label
+# tokens, of which one or two may change sides where two tokens are nearly as likely.
+TOLERANCE = {
+    "loss": 1e-5,
+    "grad_norm": 1e-5,
+    "learning_rate": 1e-12,
+    "epoch": 1e-12,
+    "entropy": 1e-5,
+}
+WEIGHT_TOLERANCE = 1e-5
+ACCURACY_TOLERANCE = 2e-3
+JSON_NAMES = {
+    "step": "step",
+    "loss": "loss",
+    "grad_norm": "gradNorm",
+    "learning_rate": "learningRate",
+    "num_tokens": "numTokens",
+    "entropy": "entropy",
+    "mean_token_accuracy": "meanTokenAccuracy",
+    "epoch": "epoch",
+}
+
+
+def own_job(name, assets, world):
+    """(JobSpec, expectation) of a case of ours."""
+    case = CASES[name]
+    expected = expectation(name)
+    check_assets(expected, assets)
+    training = case.training_options()
+    if training.get("accelerator_config", {}).get("split_batches"):
+        training["per_device_train_batch_size"] = case.batch
+    else:
+        training["per_device_train_batch_size"] = per_rank(case.batch, world)
+    spec = {
+        "method": {"sft": case.sft_options()},
+        "model": {
+            "path": str(assets / "models" / case.model),
+            "tokenizer": str(assets / "tokenizer"),
+        },
+        "data": {"train": str(assets / "data" / f"{case.data}.jsonl")},
+        "training": training,
+        "memory": case.memory_options(),
+    }
+    return spec, expected | {"accumulation": training["gradient_accumulation_steps"]}
+
+
+def per_rank(batch, world):
+    if batch % world:
+        raise SystemExit(
+            f"a batch of {batch} rows does not divide by {world} ranks; use split_batches"
+        )
+    return batch // world
+
+
+def complete(spec, world, output):
+    """Adds what all jobs share."""
+    spec["name"] = "parity"
+    spec["training"] |= {"output_dir": str(output), "save_strategy": "no", "logging_steps": 1}
+    spec["parallelism"] = {"num_processes": world}
+    spec["resources"] = {"device": "cpu", "cpu_threads": 1}
+    return spec
+
+
+def relative_error(actual, expected):
+    if not math.isfinite(actual):
+        return math.inf
+    return abs(actual - expected) / abs(expected) if expected else abs(actual)
+
+
+def compare_steps(actual, expected, accumulation):
+    """(complaints, the largest relative error of each field)."""
+    problems, worst = [], dict.fromkeys(TOLERANCE, 0.0)
+    if len(actual) != len(expected):
+        problems.append(f"{len(actual)} steps, expected {len(expected)}")
+    for event, want in zip(actual, expected, strict=False):
+        # ProtoJSON leaves out zeros and writes 64-bit integers as strings.
+        got = {field: float(event.get(name, 0)) for field, name in JSON_NAMES.items()}
+
+        def complain(field, got=got, want=want):
+            step = want["step"]
+            problems.append(f"step {step}: {field} is {got[field]!r}, expected {want[field]!r}")
+
+        # TRL averages entropy and accuracy over microbatches, Tessera over label tokens.
+        skipped = {"entropy", "mean_token_accuracy"} if accumulation > 1 else set()
+        for field in sorted(want.keys() & TOLERANCE.keys() - skipped):
+            error = relative_error(got[field], want[field])
+            worst[field] = max(worst[field], error)
+            if error > TOLERANCE[field]:
+                complain(field)
+        for field in ("step", "num_tokens"):
+            if got[field] != want[field]:
+                complain(field)
+        field = "mean_token_accuracy"
+        if field not in skipped and abs(got[field] - want[field]) > ACCURACY_TOLERANCE:
+            complain(field)
+    return problems, worst
+
+
+def compare_weights(directory, expected):
+    actual = weight_norms(directory)
+    problems = [
+        f"the final weights {what} {name}"
+        for what, names in (
+            ("lack", expected.keys() - actual.keys()),
+            ("should not have", actual.keys() - expected.keys()),
+        )
+        for name in sorted(names)
+    ]
+    for name in sorted(expected.keys() & actual.keys()):
+        error = relative_error(actual[name], expected[name])
+        if error > WEIGHT_TOLERANCE:
+            problems.append(
+                f"the norm of the final {name} is {actual[name]!r}, expected {expected[name]!r}"
+            )
+    return problems
+
+
+def check(name, spec, expected, options):
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        complete(spec, options.world, scratch / "output")
+        try:
+            events = ranks.run(options.trainer, spec, options.world, scratch)
+        except ranks.RunError as error:
+            return report(name, options.world, [str(error)], {})
+        steps = [event["step"] for event in events if "step" in event]
+        problems, worst = compare_steps(steps, expected["steps"], expected["accumulation"])
+        problems += compare_weights(
+            pathlib.Path(events[-1]["finished"]["output"]), expected["weight_norms"]
+        )
+    return report(name, options.world, problems, worst)
+
+
+def report(name, world, problems, worst):
+    errors = ", ".join(f"{field} {error:.1e}" for field, error in worst.items())
+    verdict = "FAILED" if problems else "ok"
+    print(f"{verdict}: {name}, world {world}: largest relative errors: {errors}", flush=True)
+    for problem in problems:
+        print(f"  {problem}", flush=True)
+    return not problems
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trainer", required=True, type=pathlib.Path)
+    parser.add_argument("--world", required=True, type=int)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--assets", type=pathlib.Path)
+    source.add_argument("--kit", type=pathlib.Path)
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    options = parser.parse_args()
+    if not options.trainer.is_file():
+        raise SystemExit(f"{options.trainer} does not exist")
+    if options.kit:
+        jobs = [
+            (name, *kit.job(name, options.kit.resolve(), options.world))
+            for name in options.cases or kit.CASES
+        ]
+    else:
+        jobs = [
+            (name, *own_job(name, options.assets.resolve(), options.world))
+            for name in options.cases or CASES
+        ]
+    results = [check(*job, options) for job in jobs]
+    sys.exit(0 if all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()

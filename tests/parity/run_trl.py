@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Trains the parity cases with TRL and writes what it logs: run_trl.py [--assets DIR] [CASE ...].
+
+Run by hand, in an environment of its own (requirements.txt), when a case is added or TRL is moved;
+the results in expected/ are committed. One process, CPU, float32. Without CASE: every case.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import tempfile
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import datasets
+import rows
+import torch
+import transformers
+import trl
+from cases import CASES, EXPECTED
+from make_assets import make_assets
+
+PACKAGES = ["trl", "transformers", "torch", "accelerate", "datasets", "tokenizers"]
+STEP_FIELDS = [
+    "step",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "num_tokens",
+    "entropy",
+    "mean_token_accuracy",
+    "epoch",
+]
+
+
+def train(case, assets, attention):
+    def read(name):
+        lines = (assets / "data" / f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
+        return datasets.Dataset.from_list([json.loads(line) for line in lines if line])
+
+    model_dir = assets / "models" / case.model
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        model_dir, dtype=torch.float32, attn_implementation=attention
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(assets / "tokenizer")
+    sft, training = case.sft_options(), case.training_options()
+    sft["max_length"] = sft["max_length"] or None  # TRL's word for no limit
+
+    class Recorder(transformers.TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if "grad_norm" in logs:
+                steps.append(
+                    {
+                        field: state.global_step if field == "step" else logs[field]
+                        for field in STEP_FIELDS
+                    }
+                )
+
+    steps = []
+    with tempfile.TemporaryDirectory() as output:
+        config = trl.SFTConfig(
+            output_dir=output,
+            use_cpu=True,
+            bf16=False,
+            per_device_train_batch_size=case.batch,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            **sft,
+            **training,
+            **case.memory_options(),
+        )
+        trainer = trl.SFTTrainer(
+            model,
+            args=config,
+            train_dataset=read(case.data),
+            processing_class=tokenizer,
+            callbacks=[Recorder()],
+        )
+        trainer.remove_callback(transformers.PrinterCallback)
+        prepared = trainer.train_dataset
+        tokens = prepared["input_ids"][:]
+        lengths = (
+            prepared["seq_lengths"][:]
+            if "seq_lengths" in prepared.column_names
+            else [[len(t)] for t in tokens]
+        )
+        trainer.train()
+    return steps, rows.describe(zip(tokens, lengths, strict=True)), trainer.model
+
+
+def record(name, assets):
+    case = CASES[name]
+    manifest = json.loads((assets / "manifest.json").read_text())
+    steps, plan, model = train(case, assets, "sdpa")
+    # The same sums in another order: how far float32 lets two right programs drift apart.
+    other = train(case, assets, "eager")[0]
+    pairs = list(zip(steps, other, strict=True))
+    drift = {
+        field: max(abs(a[field] - b[field]) / abs(a[field]) for a, b in pairs)
+        for field in ("loss", "grad_norm")
+    }
+    weights = {
+        parameter: values.detach().double().norm().item()
+        for parameter, values in model.named_parameters()
+    }
+    used = [
+        file
+        for file in manifest
+        if file.startswith((f"models/{case.model}/", "tokenizer/"))
+        or file == f"data/{case.data}.jsonl"
+    ]
+    result = {
+        "case": name,
+        "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
+        "assets": {file: manifest[file] for file in used},
+        "drift": drift,
+        "steps": steps,
+        "rows": plan,
+        "weight_norms": weights,
+    }
+    EXPECTED.mkdir(exist_ok=True)
+    (EXPECTED / f"{name}.json").write_text(compact(result))
+    size = (EXPECTED / f"{name}.json").stat().st_size
+    print(
+        f"{name}: {len(steps)} steps, {plan['count']} rows, "
+        f"loss {steps[0]['loss']:.6f} .. {steps[-1]['loss']:.6f}, "
+        f"drift {drift['loss']:.1e} {drift['grad_norm']:.1e}, {size} bytes",
+        flush=True,
+    )
+
+
+def compact(result):
+    """One line a value, one line a step."""
+    lines = []
+    for key, value in result.items():
+        if key == "steps":
+            text = "[\n  " + ",\n  ".join(json.dumps(step) for step in value) + "]"
+        else:
+            text = json.dumps(value)
+        lines.append(f' "{key}": {text}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.add_argument(
+        "--assets", type=pathlib.Path, help="directory that make_assets.py wrote; made if not given"
+    )
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as scratch:
+        assets = options.assets or pathlib.Path(scratch)
+        if not options.assets:
+            make_assets(assets)
+        for name in options.cases or [name for name, case in CASES.items() if not case.same_as]:
+            record(name, assets)
+
+
+if __name__ == "__main__":
+    main()
