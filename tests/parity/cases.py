@@ -1,5 +1,7 @@
 """The parity cases: what is trained, by TRL (run_trl.py) and by Tessera (parity_test.py).
 
+Run as a program, it prints their names.
+
 Options have the names that job files, SFTConfig and TrainingArguments share. A case's batch counts
 the rows of all ranks, so that one expectation holds at every world size; 12 divides by 1 to 4.
 """
@@ -128,3 +130,7 @@ def check_assets(expected, assets):
                 f"hash is {manifest.get(file)}, expected {digest}. Was make_assets.py changed? "
                 "Then run run_trl.py again."
             )
+
+
+if __name__ == "__main__":
+    print("\n".join(CASES))
