@@ -36,12 +36,14 @@ void print_rows(const DatasetOptions& options) {
 
 int main(int argc, char** argv) {
   using tessera::PackingStrategy;
-  const std::map<std::string, PackingStrategy> strategies = {{"none", PackingStrategy::kNone},
-                                                             {"bfd", PackingStrategy::kBfd},
-                                                             {"bfd_split", PackingStrategy::kBfdSplit},
-                                                             {"wrapped", PackingStrategy::kWrapped}};
+  const std::map<std::string, PackingStrategy> strategies = {
+      {"none", PackingStrategy::kNone},
+      {"bfd", PackingStrategy::kBfd},
+      {"bfd_split", PackingStrategy::kBfdSplit},
+      {"wrapped", PackingStrategy::kWrapped}};
   if (argc != 5 || !strategies.contains(argv[4])) {
-    std::cerr << "usage: print_rows DATA TOKENIZER_DIRECTORY MAX_LENGTH none|bfd|bfd_split|wrapped\n";
+    std::cerr
+        << "usage: print_rows DATA TOKENIZER_DIRECTORY MAX_LENGTH none|bfd|bfd_split|wrapped\n";
     return EXIT_FAILURE;
   }
   try {
