@@ -1,0 +1,65 @@
+// The deal of a dataset's rows to ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "worker/batch.h"
+#include "worker/data/dataset.h"
+
+namespace tessera {
+
+struct LoaderOptions {
+  int64_t batch_rows = 8;  // a rank's rows in a microbatch; with split_batches, those of all ranks
+  bool split_batches = false;
+  int rank = 0;
+  int world_size = 1;
+  bool shuffle = true;  // else file order
+  int64_t seed = 42;
+  bool drop_last = false;
+  int64_t pad_to_multiple_of = 0;
+  int64_t pad_token_id = 0;  // of tokens that are padding; any id of the model does
+};
+
+// Deals rows to ranks. It has no state but a cache: a microbatch is addressed by (epoch, index), which is the
+// whole cursor of a resumed run. The order of an epoch is that of accelerate's SeedableRandomSampler:
+// torch.randperm from a generator seeded with seed + epoch. Rows that do not fill the last microbatch
+// evenly are dealt out once, never repeated; ranks left without rows get an empty (padded) batch.
+// Thread safe. Tensors are charged to Owner::kData.
+class Loader {
+ public:
+  // The dataset outlives this.
+  Loader(const Dataset& dataset, const LoaderOptions& options);
+
+  int64_t microbatches_per_epoch() const;
+  // This rank's part. Requires index < microbatches_per_epoch().
+  Batch microbatch(int64_t epoch, int64_t index) const;
+  // Labels in the whole microbatch, over all ranks; needs no communication.
+  int64_t num_labels(int64_t epoch, int64_t index) const;
+  // Tokens in the whole microbatch, over all ranks, padding not counted.
+  int64_t num_tokens(int64_t epoch, int64_t index) const;
+
+ private:
+  using Order = std::vector<int64_t>;
+  // A stretch of an epoch's order.
+  struct Range {
+    int64_t begin;
+    int64_t end;
+  };
+
+  std::shared_ptr<const Order> order(int64_t epoch) const;
+  Range rows_of_all_ranks(int64_t index) const;
+  Range rows_of_this_rank(int64_t index) const;
+
+  const Dataset& dataset_;
+  const LoaderOptions options_;
+
+  mutable std::mutex mutex_;
+  mutable int64_t cached_epoch_ = -1;
+  mutable std::shared_ptr<const Order> cached_order_;
+};
+
+}  // namespace tessera

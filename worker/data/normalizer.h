@@ -1,0 +1,23 @@
+// The normalizers of tokenizer.json. Another one is a class in a file of its own, and a row in the table of
+// normalizer.cc.
+#pragma once
+
+#include <memory>
+
+#include "worker/data/aligned_text.h"
+#include "worker/data/json.h"
+
+namespace tessera {
+
+// Immutable: used by many threads.
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  // Requires valid UTF-8, and leaves it so.
+  virtual void apply(AlignedText& text) const = 0;
+};
+
+// Throws UserError for a kind that is not known.
+std::unique_ptr<const Normalizer> make_normalizer(const JsonNode& node);
+
+}  // namespace tessera

@@ -1,0 +1,78 @@
+#include "worker/data/post_processor.h"
+
+#include <string>
+
+#include "worker/data/token_model.h"
+
+namespace tessera {
+namespace {
+
+void read(const JsonNode& node, PostProcessor& processor);
+
+void read_sequence(const JsonNode& node, PostProcessor& processor) {
+  for (const JsonNode& part : node.at("processors").elements()) read(part, processor);
+}
+
+void read_byte_level(const JsonNode& node, PostProcessor& processor) {
+  if (!node.boolean("trim_offsets", true)) return;
+  if (processor.trim) node.fail("trims the offsets a second time");
+  processor.trim = PostProcessor::Trim{node.boolean("add_prefix_space", true)};
+}
+
+std::vector<int32_t> ids_of(const JsonNode& special_token) {
+  std::vector<int32_t> ids;
+  for (const JsonNode& id : special_token.at("ids").elements()) {
+    if (id.integer() < 0 || id.integer() >= kMaxTokens) id.fail("is out of range");
+    ids.push_back(static_cast<int32_t>(id.integer()));
+  }
+  return ids;
+}
+
+// "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, ...], the ids under "special_tokens".
+void read_template(const JsonNode& node, PostProcessor& processor) {
+  std::vector<int32_t> before;
+  std::vector<int32_t> after;
+  bool has_text = false;
+  for (const JsonNode& piece : node.at("single").elements()) {
+    if (const auto token = piece.find("SpecialToken")) {
+      const auto ids = ids_of(node.at("special_tokens").at(token->at("id").string()));
+      auto& side = has_text ? after : before;
+      side.insert(side.end(), ids.begin(), ids.end());
+    } else if (piece.at("Sequence").at("id").string() != "A" || has_text) {
+      piece.fail("is not the one text of the template");
+    } else {
+      has_text = true;
+    }
+  }
+  if (!has_text) node.at("single").fail("has no place for the text");
+  processor.prefix.insert(processor.prefix.begin(), before.begin(), before.end());
+  processor.suffix.insert(processor.suffix.end(), after.begin(), after.end());
+}
+
+struct Kind {
+  std::string_view type;
+  void (*read)(const JsonNode&, PostProcessor&);
+};
+constexpr Kind kKinds[] = {
+    {"ByteLevel", read_byte_level},
+    {"Sequence", read_sequence},
+    {"TemplateProcessing", read_template},
+};
+
+void read(const JsonNode& node, PostProcessor& processor) {
+  const auto type = node.at("type").string();
+  for (const Kind& kind : kKinds) {
+    if (kind.type == type) return kind.read(node, processor);
+  }
+  node.fail("is of type " + std::string(type) + ", which is not supported");
+}
+
+}  // namespace
+
+PostProcessor make_post_processor(const JsonNode& node) {
+  PostProcessor processor;
+  read(node, processor);
+  return processor;
+}
+
+}  // namespace tessera
