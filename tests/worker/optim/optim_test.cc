@@ -1,0 +1,93 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+#include "worker/optim/adamw.h"
+#include "worker/optim/schedule.h"
+
+namespace tessera {
+namespace {
+
+v1::Training training(const std::string& type, double warmup) {
+  v1::Training training;
+  training.set_learning_rate(2.0);
+  training.set_lr_scheduler_type(type);
+  training.set_warmup_steps(warmup);
+  return training;
+}
+
+TEST(Schedule, ConstantTakesNoWarmUp) {
+  EXPECT_EQ(Schedule(training("constant", 3), 10).learning_rate(0), 2.0);
+}
+
+TEST(Schedule, ConstantWithWarmUpRisesFromZero) {
+  const Schedule schedule(training("constant_with_warmup", 4), 10);
+  EXPECT_EQ(schedule.learning_rate(0), 0.0);
+  EXPECT_EQ(schedule.learning_rate(1), 0.5);
+  EXPECT_EQ(schedule.learning_rate(9), 2.0);
+}
+
+TEST(Schedule, LinearFallsToZeroAtTheEnd) {
+  const Schedule schedule(training("linear", 2), 10);
+  EXPECT_EQ(schedule.learning_rate(2), 2.0);
+  EXPECT_DOUBLE_EQ(schedule.learning_rate(6), 1.0);
+  EXPECT_DOUBLE_EQ(schedule.learning_rate(10), 0.0);
+}
+
+TEST(Schedule, CosineIsHalfWayAtTheMiddle) {
+  const Schedule schedule(training("cosine", 0), 8);
+  EXPECT_DOUBLE_EQ(schedule.learning_rate(4), 1.0);
+  EXPECT_NEAR(schedule.learning_rate(8), 0.0, 1e-12);
+}
+
+TEST(Schedule, WarmUpBelowOneIsAShareRoundedUp) {
+  const Schedule schedule(training("linear", 0.25), 10);
+  EXPECT_LT(schedule.learning_rate(2), 2.0);
+  EXPECT_EQ(schedule.learning_rate(3), 2.0);
+}
+
+TEST(ClipScale, IsOneBelowTheLimitAndWithoutOne) {
+  EXPECT_EQ(clip_scale(0.5, 1.0), 1.0);
+  EXPECT_EQ(clip_scale(100.0, 0.0), 1.0);
+  EXPECT_NEAR(clip_scale(4.0, 1.0), 0.25, 1e-6);
+}
+
+// Three steps against the formula of the paper with decoupled decay, written out in double.
+TEST(AdamW, FollowsTheFormulaAndDecaysMatricesOnly) {
+  Parameter matrix{"matrix", {3, 4}, {}}, vector{"vector", {5}, {}};
+  auto group = make_single_collectives();
+  ReductionQueue reductions;
+  ShardedUnit unit("unit", {&matrix, &vector}, *group, reductions, {});
+  unit.shard().copy_(at::arange(unit.shard().numel(), at::kFloat) * 0.1 - 1);
+  const AdamW::Options options{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
+  AdamW optimizer({&unit}, options, 0);
+
+  const int64_t vector_offset = unit.layout().entries[1].offset;
+  double w[2] = {unit.shard()[2].item<float>(), unit.shard()[vector_offset].item<float>()};
+  double m[2] = {0, 0}, v[2] = {0, 0};
+  for (int step = 1; step <= 3; ++step) {
+    torch::autograd::backward({(matrix.value.square().sum() + vector.value.square().sum()) * step}, {});
+    unit.finish_backward();
+    const double rate = 0.01 * step, scale = 0.5;
+    for (int i = 0; i < 2; ++i) {
+      const double g = 2 * w[i] * step * scale;
+      m[i] = 0.9 * m[i] + 0.1 * g;
+      v[i] = 0.95 * v[i] + 0.05 * g * g;
+      if (i == 0) w[i] *= 1 - rate * 0.1;
+      w[i] -= rate * (m[i] / (1 - std::pow(0.9, step))) /
+              (std::sqrt(v[i] / (1 - std::pow(0.95, step))) + 1e-8);
+    }
+    optimizer.step(rate, scale);
+    unit.clear_gradient();
+    EXPECT_NEAR(unit.shard()[2].item<float>(), w[0], 1e-6) << step;
+    EXPECT_NEAR(unit.shard()[vector_offset].item<float>(), w[1], 1e-6) << step;
+  }
+}
+
+}  // namespace
+}  // namespace tessera
