@@ -173,8 +173,8 @@ Trainer::Sums Trainer::train_microbatches(int64_t count, int64_t num_labels) {
 void Trainer::reduce(Sums& sums, bool commands) {
   CommandReader::Pending pending;
   if (commands) pending = commands_.take();
-  at::Tensor values = at::tensor({sums.loss, sums.entropy, sums.correct, double{pending.stop},
-                                  double{pending.save_checkpoint}},
+  at::Tensor values = at::tensor({sums.loss, sums.entropy, sums.correct, pending.stop ? 1.0 : 0.0,
+                                  pending.save_checkpoint ? 1.0 : 0.0},
                                  at::TensorOptions(at::kDouble))
                           .to(device_);
   ranks_->all_reduce_sum(values);
