@@ -1,0 +1,65 @@
+"""Checks a finished demo: the loss fell, and transformers finds the same held-out loss.
+
+check_demo.py DEMO_DIR      reads events.jsonl, data/eval.jsonl and out/final
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+MAX_LENGTH = 256  # method.sft.max_length of the job
+MAX_LOSS_SHARE = 0.6
+MAX_RELATIVE_ERROR = 1e-4
+
+
+def read_events(path: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def eval_loss(directory: pathlib.Path, documents: pathlib.Path) -> float:
+    """Mean negative log-likelihood of the held-out tokens, a document at a time."""
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    total, count = 0.0, 0
+    for line in documents.read_text(encoding="utf-8").splitlines():
+        ids = tokenizer(json.loads(line)["text"])["input_ids"]
+        ids = torch.tensor([*ids, tokenizer.eos_token_id][:MAX_LENGTH])
+        with torch.inference_mode():
+            logits = model(ids[None]).logits[0, :-1]
+        total += cross_entropy(logits.double(), ids[1:], reduction="sum").item()
+        count += len(ids) - 1
+    return total / count
+
+
+def main() -> int:
+    demo = pathlib.Path(sys.argv[1])
+    events = read_events(demo / "events.jsonl")
+    losses = [event["step"]["loss"] for event in events if "step" in event]
+    reported = [event["eval"]["loss"] for event in events if "eval" in event][-1]
+    ours = eval_loss(demo / "out/final", demo / "data/eval.jsonl")
+    error = abs(ours - reported) / ours
+    share = losses[-1] / losses[0]
+
+    checks = [
+        (
+            share < MAX_LOSS_SHARE,
+            f"training loss {losses[0]:.3f} -> {losses[-1]:.3f}, {share:.0%} of its start"
+            f" (wanted: under {MAX_LOSS_SHARE:.0%})",
+        ),
+        (
+            error < MAX_RELATIVE_ERROR,
+            f"held-out loss {reported:.6f}; transformers finds {ours:.6f},"
+            f" {error:.1e} apart (wanted: under {MAX_RELATIVE_ERROR:.0e})",
+        ),
+    ]
+    for passed, text in checks:
+        print(f"{'ok  ' if passed else 'FAIL'}  {text}")
+    return 0 if all(passed for passed, _ in checks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

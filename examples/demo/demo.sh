@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# From nothing to a trained model: builds Tessera, makes a corpus, a tokenizer and a model of 26M
+# parameters, trains it on two sharded ranks, and lets transformers check the result. Everything it
+# writes is under demo/; what is there already is used again.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+say() { printf '\n== %s\n' "$*"; }
+
+say "Build"
+make --no-print-directory build
+
+say "Corpus, tokenizer and model, in demo/"
+examples/demo/prepare.sh
+
+say "Train: build/bin/tessera run demo/sft-demo.yaml"
+rm -rf demo/out demo/events.jsonl
+cp examples/demo/sft-demo.yaml demo/
+build/bin/tessera run demo/sft-demo.yaml --json >demo/events.jsonl
+
+say "Check demo/out/final with transformers"
+TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 .venv/bin/python examples/demo/check_demo.py demo
