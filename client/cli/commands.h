@@ -1,0 +1,54 @@
+// The commands of `tessera` that talk to a service. Each returns the exit code of the process.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "client/cli/state_dir.h"
+#include "client/cli/terminal.h"
+
+namespace tessera::cli {
+
+// What all commands share: the flags before the command, and the process around it.
+struct Session {
+  const Terminal& terminal;
+  std::stop_token stop;
+  StateDir dir;
+  // --address; empty: the service of `dir`.
+  std::string given_address;
+  bool json = false;
+  // The folder of this program, where the others are.
+  std::filesystem::path programs;
+  // As FollowOptions::flags.
+  std::string flags;
+
+  std::string address() const { return given_address.empty() ? dir.address() : given_address; }
+};
+
+struct RunOptions {
+  std::filesystem::path job_file;
+  std::filesystem::path trainer;
+};
+
+ExitCode run_job(const Session& session, const RunOptions& options);
+
+ExitCode submit_job(const Session& session, const std::filesystem::path& job_file);
+ExitCode watch_job(const Session& session, const std::string& id);
+ExitCode get_job(const Session& session, const std::string& id);
+ExitCode cancel_job(const Session& session, const std::string& id);
+// `states` are names, as in "running"; empty: all.
+ExitCode list_jobs(const Session& session, const std::vector<std::string>& states, size_t limit);
+ExitCode list_nodes(const Session& session);
+
+struct LogOptions {
+  std::string id;
+  bool follow = false;
+  // Only lines of this rank; -1: the service's own.
+  std::optional<int> rank;
+};
+ExitCode print_logs(const Session& session, const LogOptions& options);
+
+}  // namespace tessera::cli

@@ -1,0 +1,203 @@
+// tessera: the command line. Flags, environment and wiring only.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+#include "client/cli/up.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kFooter[] =
+    "Exit codes: 0 the job SUCCEEDED, or the command was done; 1 the job FAILED; 2 usage, a bad job\n"
+    "file or a request that was refused; 3 the job was CANCELLED; 4 the service cannot be reached;\n"
+    "130 interrupted, the job goes on.";
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Empty where no variable tells.
+fs::path default_state_dir() {
+  if (const std::string own = environment("TESSERA_STATE_DIR"); !own.empty()) return own;
+  // XDG: a relative path there is to be ignored.
+  if (const fs::path xdg = environment("XDG_STATE_HOME"); xdg.is_absolute()) return xdg / "tessera";
+  if (const fs::path home = environment("HOME"); home.is_absolute()) {
+    return home / ".local/state/tessera";
+  }
+  return {};
+}
+
+Terminal make_terminal() {
+  Terminal terminal{.out = std::cout, .err = std::cerr};
+  terminal.out_is_tty = isatty(STDOUT_FILENO) != 0;
+  terminal.colour = terminal.out_is_tty && environment("NO_COLOR").empty();
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) terminal.width = size.ws_col;
+  return terminal;
+}
+
+// Turns the signals that end a program into a stop request. Blocks them for all threads: make it before
+// anything starts one. A second signal while the first is still being answered ends the process.
+class Signals {
+ public:
+  Signals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    std::thread([signals, source = source_]() mutable {
+      int signal = 0;
+      sigwait(&signals, &signal);
+      source.request_stop();
+      sigwait(&signals, &signal);
+      _exit(128 + signal);
+    }).detach();
+  }
+
+  std::stop_token token() const { return source_.get_token(); }
+
+ private:
+  std::stop_source source_;
+};
+
+struct Flags {
+  std::string address;
+  std::string state_dir;
+  bool json = false;
+  std::string job_file;
+  std::string id;
+  std::vector<std::string> states;
+  size_t limit = 50;
+  bool follow = false;
+  std::optional<int> rank;
+  std::string trainer;
+  UpOptions up;
+};
+
+void add_up(CLI::App& app, Flags& flags) {
+  CLI::App* up = app.add_subcommand("up", "Run the service on this machine until Ctrl-C");
+  up->add_option("--http", flags.up.http, "HOST:PORT of the status page and /metrics; port 0: any")
+      ->capture_default_str();
+  up->add_option("--node", flags.up.node, "Name of this machine; default: its host name");
+  up->add_option("--cpu-slots", flags.up.cpu_slots, "Ranks that may run on CPU at a time")
+      ->check(CLI::Range(1, 4096));
+  up->add_option("--trainer", flags.trainer, "The trainer program; default: beside this one");
+  up->add_flag("--exit-when-idle", flags.up.exit_when_idle,
+               "End once no job is unfinished and no client is at work");
+}
+
+void add_commands(CLI::App& app, Flags& flags) {
+  add_up(app, flags);
+  CLI::App* run = app.add_subcommand(
+      "run", "Run a job to its end, with a service of its own where none is running");
+  run->add_option("JOB_FILE", flags.job_file, "YAML or JSON")->required();
+  run->add_option("--trainer", flags.trainer, "The trainer program; default: beside this one");
+  CLI::App* submit = app.add_subcommand("submit", "Queue a job and print its id");
+  submit->add_option("JOB_FILE", flags.job_file, "YAML or JSON")->required();
+  const auto add_job_command = [&](const char* name, const char* what) {
+    CLI::App* command = app.add_subcommand(name, what);
+    command->add_option("JOB", flags.id, "The job's id, or its name")->required();
+    return command;
+  };
+  add_job_command("watch", "Follow a job to its end; exits as `run` does");
+  CLI::App* list = app.add_subcommand("list", "List jobs, newest first");
+  list->add_option("--state", flags.states, "Only jobs in this state; may be given several times");
+  list->add_option("--limit", flags.limit, "Jobs to list at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  add_job_command("get", "Show a job");
+  add_job_command("cancel", "Ask a job to stop");
+  CLI::App* logs = add_job_command("logs", "Print a job's log lines");
+  logs->add_flag("--follow,-f", flags.follow, "Wait for more until the job ends");
+  logs->add_option("--rank", flags.rank, "Only lines of this rank");
+  app.add_subcommand("nodes", "List machines and their devices");
+  app.add_subcommand("version", "Print the version");
+}
+
+ExitCode dispatch(const std::string& command, const Session& session, Flags& flags) {
+  if (command == "up") {
+    flags.up.programs = session.programs;
+    flags.up.trainer = flags.trainer.empty() ? fs::path() : fs::absolute(flags.trainer);
+    return run_up(session.dir, flags.up, session.terminal, session.stop);
+  }
+  if (command == "run") {
+    const fs::path trainer = flags.trainer.empty() ? fs::path() : fs::absolute(flags.trainer);
+    return run_job(session, {.job_file = flags.job_file, .trainer = trainer});
+  }
+  if (command == "submit") return submit_job(session, flags.job_file);
+  if (command == "watch") return watch_job(session, flags.id);
+  if (command == "get") return get_job(session, flags.id);
+  if (command == "cancel") return cancel_job(session, flags.id);
+  if (command == "list") return list_jobs(session, flags.states, flags.limit);
+  if (command == "logs") {
+    return print_logs(session, {.id = flags.id, .follow = flags.follow, .rank = flags.rank});
+  }
+  if (command == "nodes") return list_nodes(session);
+  session.terminal.out << "tessera " << TESSERA_VERSION << '\n' << std::flush;
+  return kSucceeded;
+}
+
+int run(int argc, char** argv) {
+  const Terminal terminal = make_terminal();
+  Flags flags{.address = environment("TESSERA_ADDRESS"), .state_dir = default_state_dir().string()};
+  CLI::App app{"Post-training of language models, on this machine or on many", "tessera"};
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.footer(kFooter);
+  app.add_option("--address", flags.address,
+                 "The service: unix:PATH or a loopback HOST:PORT [TESSERA_ADDRESS]; default: the one "
+                 "of the state directory");
+  app.add_option("--state-dir", flags.state_dir,
+                 "Where a service of this machine keeps its state [TESSERA_STATE_DIR]")
+      ->capture_default_str();
+  app.add_flag("--json", flags.json, "One ProtoJSON message a line on stdout, and nothing else");
+  add_commands(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    print_errors(terminal, {absl::StrCat(error.what(), "; see tessera --help")});
+    return kUsage;
+  }
+  if (flags.state_dir.empty() && flags.address.empty()) {
+    print_errors(terminal, {"there is no home directory to keep state in; give --state-dir"});
+    return kUsage;
+  }
+  const Signals signals;
+  const bool own_dir = app.count("--state-dir") > 0;
+  const bool own_address = app.count("--address") > 0;
+  const Session session{
+      .terminal = terminal,
+      .stop = signals.token(),
+      .dir = StateDir(fs::absolute(flags.state_dir).lexically_normal()),
+      .given_address = flags.address,
+      .json = flags.json,
+      .programs = fs::read_symlink("/proc/self/exe").parent_path(),
+      .flags = absl::StrCat(own_dir ? " --state-dir " + flags.state_dir : "",
+                            own_address ? " --address " + flags.address : "")};
+  return dispatch(app.get_subcommands().front()->get_name(), session, flags);
+}
+
+}  // namespace
+}  // namespace tessera::cli
+
+int main(int argc, char** argv) { return tessera::cli::run(argc, argv); }

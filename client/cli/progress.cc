@@ -1,0 +1,139 @@
+#include "client/cli/progress.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/format.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr size_t kPaceSteps = 20;
+constexpr size_t kOwnersInLine = 3;
+
+double seconds_of(const google::protobuf::Timestamp& time) {
+  return static_cast<double>(time.seconds()) + time.nanos() * 1e-9;
+}
+
+std::vector<v1::OwnerBytes> by_size(const v1::MemorySnapshot& memory) {
+  std::vector<v1::OwnerBytes> owners(memory.owners().begin(), memory.owners().end());
+  std::stable_sort(owners.begin(), owners.end(), [](const auto& a, const auto& b) {
+    return a.at_peak_bytes() > b.at_peak_bytes();
+  });
+  return owners;
+}
+
+// "118.2 MiB (optimizer 40.1 MiB, ...)": the peak and its largest owners.
+std::string compact_memory(const v1::MemorySnapshot& memory) {
+  std::vector<std::string> parts;
+  for (const v1::OwnerBytes& owner : by_size(memory)) {
+    if (parts.size() == kOwnersInLine || owner.at_peak_bytes() == 0) break;
+    parts.push_back(absl::StrCat(owner.owner(), " ", format_bytes(owner.at_peak_bytes())));
+  }
+  const std::string peak = format_bytes(memory.peak_bytes());
+  return parts.empty() ? peak : absl::StrCat(peak, " (", absl::StrJoin(parts, ", "), ")");
+}
+
+std::string describe_state(const v1::StateChange& change, int32_t attempt) {
+  std::string text = v1::Job::State_Name(change.state());
+  if (attempt > 1) absl::StrAppend(&text, " (attempt ", attempt, ")");
+  const std::string& why =
+      change.has_failure() ? change.failure().message() : change.reason();
+  return why.empty() ? text : absl::StrCat(text, ": ", why);
+}
+
+std::string describe_log(const v1::LogLine& log) {
+  std::string label = log.rank() < 0 ? "service" : absl::StrCat("rank ", log.rank());
+  if (log.severity() == v1::LogLine::WARNING) label += " warning";
+  if (log.severity() == v1::LogLine::ERROR) label += " error";
+  return absl::StrCat("[", label, "] ", log.text());
+}
+
+}  // namespace
+
+void Progress::add(const v1::Event& event) {
+  switch (event.kind_case()) {
+    case v1::Event::kStep:
+      return add_step(event);
+    case v1::Event::kMemory:
+      memory_[event.memory().rank()] = event.memory();
+      return;
+    case v1::Event::kState:
+      change_ = event.state();
+      // Time between attempts says nothing of the pace.
+      recent_.clear();
+      return;
+    default:
+      return;
+  }
+}
+
+void Progress::add_step(const v1::Event& event) {
+  step_ = event.step();
+  recent_.push_back({step_.step(), seconds_of(event.time())});
+  if (recent_.size() > kPaceSteps) recent_.pop_front();
+}
+
+double Progress::remaining_seconds() const {
+  if (recent_.size() < 2 || recent_.back().step <= recent_.front().step) return -1;
+  const double pace = (recent_.back().seconds - recent_.front().seconds) /
+                      (recent_.back().step - recent_.front().step);
+  return pace * (step_.total_steps() - step_.step());
+}
+
+std::string Progress::line() const {
+  if (step_.step() == 0) return "";
+  std::string text = absl::StrFormat("step %d/%d  loss %.4f  grad norm %.3f  lr %.2e  %s tokens/s",
+                                     step_.step(), step_.total_steps(), step_.loss(),
+                                     step_.grad_norm(), step_.learning_rate(),
+                                     format_count(step_.tokens_per_second()));
+  if (const double left = remaining_seconds(); left >= 0 && step_.step() < step_.total_steps()) {
+    absl::StrAppend(&text, "  ETA ", format_duration(left));
+  }
+  if (!memory_.empty()) {
+    absl::StrAppend(&text, "  memory ", compact_memory(memory_.begin()->second));
+  }
+  return text;
+}
+
+std::vector<std::string> Progress::memory_table() const {
+  if (memory_.empty()) return {};
+  const v1::MemorySnapshot& memory =
+      std::max_element(memory_.begin(), memory_.end(), [](const auto& a, const auto& b) {
+        return a.second.peak_bytes() < b.second.peak_bytes();
+      })->second;
+  std::vector<std::vector<std::string>> rows{
+      {absl::StrCat("memory of rank ", memory.rank()), ">now", ">at peak"}};
+  for (const v1::OwnerBytes& owner : by_size(memory)) {
+    if (owner.current_bytes() == 0 && owner.at_peak_bytes() == 0) continue;
+    rows.push_back({absl::StrCat("  ", owner.owner()), format_bytes(owner.current_bytes()),
+                    format_bytes(owner.at_peak_bytes())});
+  }
+  rows.push_back({"  total", format_bytes(memory.current_bytes()), format_bytes(memory.peak_bytes())});
+  rows.push_back({"  process (resident)", format_bytes(memory.rss_bytes()),
+                  format_bytes(memory.peak_rss_bytes())});
+  return format_table(std::move(rows));
+}
+
+std::string describe_event(const v1::Event& event) {
+  switch (event.kind_case()) {
+    case v1::Event::kState:
+      return describe_state(event.state(), event.attempt());
+    case v1::Event::kLog:
+      return describe_log(event.log());
+    case v1::Event::kCheckpoint:
+      return absl::StrFormat("checkpoint of step %d: %s (%s in %.1fs)", event.checkpoint().step(),
+                             event.checkpoint().path(), format_bytes(event.checkpoint().bytes()),
+                             event.checkpoint().seconds());
+    case v1::Event::kEval:
+      return absl::StrFormat("evaluation at step %d: loss %.4f, token accuracy %.1f%%",
+                             event.eval().step(), event.eval().loss(),
+                             100 * event.eval().mean_token_accuracy());
+    default:
+      return "";
+  }
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,48 @@
+// What a job's events look like to a person. Pure: events in, text out.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/v1/coordinator.pb.h"
+
+namespace tessera::cli {
+
+// Keeps what a progress line and the closing summary need of a job's events.
+class Progress {
+ public:
+  void add(const v1::Event& event);
+
+  // "step 12/200  loss 4.321  ..." of the latest step. Empty before the first.
+  std::string line() const;
+
+  // Bytes by owner, now and at the peak, of the rank with the highest peak. Empty without a snapshot.
+  std::vector<std::string> memory_table() const;
+
+  // The job's state, as far as its events have told.
+  v1::Job::State state() const { return change_.state(); }
+  const v1::StateChange& change() const { return change_; }
+
+ private:
+  struct Timed {
+    int32_t step;
+    double seconds;
+  };
+
+  void add_step(const v1::Event& event);
+  // Seconds to the last step at the pace of the recent ones; negative when unknown.
+  double remaining_seconds() const;
+
+  v1::StepMetrics step_;
+  v1::StateChange change_;
+  std::map<int32_t, v1::MemorySnapshot> memory_;
+  std::deque<Timed> recent_;
+};
+
+// One line on an event that is no step: a state, a checkpoint, an evaluation, a log line. Empty for others.
+std::string describe_event(const v1::Event& event);
+
+}  // namespace tessera::cli

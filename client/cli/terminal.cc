@@ -1,0 +1,37 @@
+#include "client/cli/terminal.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/cpp/status.h"
+
+namespace tessera::cli {
+namespace {
+
+bool is_users_mistake(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
+         absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsOutOfRange(status);
+}
+
+}  // namespace
+
+std::string Terminal::paint(const std::string& text, const char* code) const {
+  return colour ? absl::StrCat("\033[", code, "m", text, "\033[0m") : text;
+}
+
+void print_errors(const Terminal& terminal, const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) terminal.err << "error: " << error << '\n';
+  terminal.err.flush();
+}
+
+ExitCode report_failure(const Terminal& terminal, const absl::Status& status,
+                        const std::string& address) {
+  if (absl::IsUnavailable(status)) {
+    print_errors(terminal, {absl::StrCat("cannot reach the service at ", address,
+                                         "; `tessera up` starts one (", status.message(), ")")});
+    return kUnreachable;
+  }
+  print_errors(terminal, describe_error(status));
+  return is_users_mistake(status) ? kUsage : kUnreachable;
+}
+
+}  // namespace tessera::cli

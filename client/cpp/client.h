@@ -1,0 +1,79 @@
+// The service, from a program: submit jobs, follow them, ask about them.
+//
+//   auto client = Client::connect("unix:/run/tessera/tesserad.sock");
+//   auto job = client->submit(spec, make_request_id(), stop);
+//   client->watch({.id = job->id()}, [](const v1::Event& event) { ... }, stop);
+//
+// Thread safety: all methods may be called from any thread. Calls that fail for want of the service are
+// made again within their patience; a stop request ends any of them with CANCELLED.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include <grpcpp/channel.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tessera/v1/coordinator.grpc.pb.h"
+
+namespace tessera {
+
+// A random id for SubmitJobRequest.
+std::string make_request_id();
+
+bool is_terminal(v1::Job::State state);
+
+struct WatchOptions {
+  std::string id;
+  // First revision wanted. 0: from the start.
+  int64_t start_revision = 0;
+  // Wait for events to come, until the job has ended.
+  bool follow = true;
+};
+
+class Client {
+ public:
+  // How long a call is tried again while the service cannot be reached.
+  using Patience = std::chrono::milliseconds;
+
+  // `address` is "unix:PATH", or HOST:PORT of this machine: the connection is not encrypted, so others are
+  // refused with INVALID_ARGUMENT. Does not wait for the service to be there.
+  static absl::StatusOr<Client> connect(const std::string& address, Patience patience = {});
+
+  // All attempts carry the same request id: the job exists once, however often they are made.
+  absl::StatusOr<v1::Job> submit(const v1::JobSpec& spec, const std::string& request_id,
+                                 std::stop_token stop = {});
+  absl::StatusOr<v1::Job> get(const std::string& id, std::stop_token stop = {});
+  absl::StatusOr<v1::Job> cancel(const std::string& id, std::stop_token stop = {});
+  // At most `limit` jobs, newest first; only those in one of `states`, unless it is empty.
+  absl::StatusOr<std::vector<v1::Job>> list(const std::vector<v1::Job::State>& states, size_t limit,
+                                            std::stop_token stop = {});
+  absl::StatusOr<std::vector<v1::Node>> nodes(std::stop_token stop = {});
+
+  // Calls `on_event` for each event in order of revision, each once: a connection that breaks is
+  // made again and goes on after the last event. Patience starts again with every event.
+  absl::Status watch(const WatchOptions& options,
+                     const std::function<void(const v1::Event&)>& on_event,
+                     std::stop_token stop = {});
+
+ private:
+  using Stub = v1::Coordinator::Stub;
+
+  Client(const std::shared_ptr<grpc::Channel>& channel, Patience patience);
+
+  template <class Request, class Response>
+  absl::StatusOr<Response> call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                             Response*),
+                                const Request& request, std::stop_token stop);
+
+  std::unique_ptr<Stub> stub_;
+  Patience patience_;
+};
+
+}  // namespace tessera
