@@ -1,0 +1,281 @@
+#include "server/agents/control.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <google/protobuf/util/message_differencer.h>
+#include <spdlog/spdlog.h>
+
+#include "absl/strings/str_cat.h"
+#include "proto/spec/rules.h"
+#include "server/jobs/errors.h"
+#include "server/jobs/state.h"
+
+namespace tessera::server {
+namespace {
+
+constexpr size_t kMaxUnfinishedJobs = 10'000;
+constexpr size_t kMaxPendingChecks = 256;
+constexpr size_t kMaxRequestIdLength = 128;
+
+std::vector<spec::Violation> to_violations(const std::vector<v1::Failure>& failures) {
+  std::vector<spec::Violation> violations;
+  for (const v1::Failure& failure : failures) {
+    violations.push_back({failure.field(), failure.message()});
+  }
+  return violations;
+}
+
+// Which job holds each device, by node and index.
+std::map<std::pair<std::string, int>, std::string> holders(const JobTable& jobs) {
+  std::map<std::pair<std::string, int>, std::string> held;
+  for (const auto& [number, record] : jobs.all()) {
+    if (!record->has_gang()) continue;
+    for (const v1::Placement& placement : record->job().placements()) {
+      held[{placement.node(), placement.device_index()}] = record->job().id();
+    }
+  }
+  return held;
+}
+
+absl::Status going_away() {
+  return error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "tesserad is shutting down");
+}
+
+}  // namespace
+
+Control::Control(Store& store, const Clock& clock, ControlOptions options,
+                 std::function<uint32_t()> random, AfterCommit after_commit, Observer observer)
+    : store_(store),
+      clock_(clock),
+      after_commit_(after_commit),
+      observer_(std::move(observer)),
+      jobs_(store, clock, std::move(random)),
+      nodes_(clock, options.lease, after_commit),
+      gangs_(jobs_, nodes_, store, clock, options.gang),
+      checks_(nodes_, clock, options.check_timeout) {}
+
+void Control::answer(JobReply reply, absl::StatusOr<v1::Job> job) {
+  after_commit_([reply = std::move(reply), job = std::move(job)]() mutable {
+    reply(std::move(job));
+  });
+}
+
+absl::StatusOr<v1::Job> Control::submitted_before(const v1::SubmitJobRequest& request) {
+  const std::optional<Submission> before =
+      request.validate_only() ? std::nullopt : store_.submission(request.request_id());
+  if (!before) return absl::NotFoundError("");
+  if (!google::protobuf::util::MessageDifferencer::Equals(before->spec, request.spec())) {
+    return error(absl::StatusCode::kAlreadyExists, "REQUEST_ID_USED",
+                 absl::StrCat("request_id \"", request.request_id(), "\" made job ", before->job_id,
+                              " from another spec"));
+  }
+  if (const JobRecord* record = jobs_.find(before->job_id)) return record->job();
+  absl::StatusOr<JobRecord> record = store_.queries().find(before->job_id);
+  if (!record.ok()) return record.status();
+  return record->job();
+}
+
+void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
+  if (shutting_down_) return answer(std::move(reply), going_away());
+  const size_t id_length = request.request_id().size();
+  if (!request.validate_only() && (id_length == 0 || id_length > kMaxRequestIdLength)) {
+    return answer(std::move(reply),
+                  invalid_request({{"request_id", absl::StrCat("request_id must have 1 to ",
+                                                               kMaxRequestIdLength,
+                                                               " characters, has ", id_length)}}));
+  }
+  if (auto before = submitted_before(request); before.ok() || !absl::IsNotFound(before.status())) {
+    return answer(std::move(reply), std::move(before));
+  }
+  v1::JobSpec spec = request.spec();
+  spec::fill_defaults(spec);
+  if (const auto violations = spec::validate(spec); !violations.empty()) {
+    return answer(std::move(reply), invalid_request(violations));
+  }
+  if (jobs_.size() >= kMaxUnfinishedJobs || checks_.num_pending() >= kMaxPendingChecks) {
+    return answer(std::move(reply),
+                  error(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS",
+                        absl::StrCat("the coordinator takes ", kMaxUnfinishedJobs,
+                                     " unfinished jobs and ", kMaxPendingChecks,
+                                     " submissions at a time; try again later")));
+  }
+  checks_.start(spec, [this, spec, request = std::move(request),
+                       reply = std::move(reply)](Checks::Outcome outcome) mutable {
+    accept(request, spec, outcome, std::move(reply));
+  });
+}
+
+void Control::accept(const v1::SubmitJobRequest& request, const v1::JobSpec& spec,
+                     const Checks::Outcome& outcome, JobReply reply) {
+  if (!outcome.violations.empty()) {
+    return answer(std::move(reply), invalid_request(to_violations(outcome.violations)));
+  }
+  if (request.validate_only()) {
+    v1::Job job;
+    *job.mutable_spec() = spec;
+    return answer(std::move(reply), std::move(job));
+  }
+  // The same request may have come twice while the first was being checked.
+  if (auto before = submitted_before(request); before.ok() || !absl::IsNotFound(before.status())) {
+    return answer(std::move(reply), std::move(before));
+  }
+  JobRecord& record = jobs_.create(spec, request.spec(), request.request_id());
+  jobs_.log(record, v1::LogLine::INFO, outcome.note);
+  place_ = true;
+  spdlog::info("job {}: submitted, {}", record.job().id(), outcome.note);
+  answer(std::move(reply), record.job());
+}
+
+void Control::cancel(const std::string& id, JobReply reply) {
+  const absl::StatusOr<JobRecord> found = store_.queries().find(id);
+  if (!found.ok()) return answer(std::move(reply), found.status());
+  JobRecord* record = jobs_.find(found->job().id());
+  if (record == nullptr) return answer(std::move(reply), found->job());
+  gangs_.cancel(*record);
+  place_ = true;
+  answer(std::move(reply), record->job());
+}
+
+std::vector<v1::Node> Control::nodes() const {
+  const auto held = holders(jobs_);
+  std::vector<v1::Node> nodes;
+  for (const auto& [name, state] : nodes_.all()) {
+    v1::Node& node = nodes.emplace_back();
+    node.set_name(name);
+    node.set_state(state.lost ? v1::Node::LOST : v1::Node::READY);
+    node.set_hostname(state.info.hostname());
+    node.set_version(state.info.version());
+    *node.mutable_last_seen_time() = to_proto(state.last_seen);
+    for (const v1::Device& device : state.info.devices()) {
+      v1::Device& added = *node.add_devices() = device;
+      const auto holder = held.find({name, device.index()});
+      added.set_job(holder == held.end() ? "" : holder->second);
+    }
+  }
+  return nodes;
+}
+
+void Control::hello(const std::shared_ptr<AgentLink>& link, const v1::Hello& hello) {
+  absl::Status status = shutting_down_ ? going_away() : nodes_.open(link, hello);
+  if (!status.ok()) {
+    after_commit_([link, status] { link->end(status); });
+    return;
+  }
+  checks_.abandon(hello.node());
+  v1::SessionResponse message;
+  v1::Welcome& welcome = *message.mutable_welcome();
+  welcome.set_epoch(store_.next_epoch(hello.node()));
+  welcome.set_lease_ms(absl::ToInt64Milliseconds(nodes_.options().lease));
+  welcome.set_fence_ms(absl::ToInt64Milliseconds(nodes_.options().fence));
+  for (v1::Cursor& cursor : gangs_.cursors(hello)) *welcome.add_cursors() = std::move(cursor);
+  spdlog::info("node {}: session {} with {} devices and {} runs", hello.node(), welcome.epoch(),
+               hello.devices_size(), hello.runs_size());
+  nodes_.send(hello.node(), std::move(message));
+  gangs_.rejoined(hello);
+  place_ = true;
+}
+
+void Control::receive(const std::shared_ptr<AgentLink>& link, const v1::SessionRequest& message) {
+  const std::string node = nodes_.heard(link);
+  if (node.empty()) return;
+  switch (message.kind_case()) {
+    case v1::SessionRequest::kHeartbeat:
+    case v1::SessionRequest::KIND_NOT_SET:
+      return;
+    case v1::SessionRequest::kEventBatch:
+      return gangs_.events(node, message.event_batch());
+    case v1::SessionRequest::kPrepared:
+      gangs_.prepared(node, message.prepared());
+      break;
+    case v1::SessionRequest::kRankExited:
+      gangs_.rank_exited(node, message.rank_exited());
+      break;
+    case v1::SessionRequest::kRunEnded:
+      gangs_.run_ended(node, message.run_ended());
+      break;
+    case v1::SessionRequest::kChecked:
+      checks_.checked(node, message.checked());
+      break;
+    case v1::SessionRequest::kHello:
+      after_commit_([link] {
+        link->end(error(absl::StatusCode::kInvalidArgument, "SECOND_HELLO",
+                        "a session has one Hello, its first message"));
+      });
+      return;
+  }
+  place_ = true;
+}
+
+void Control::closed(const std::shared_ptr<AgentLink>& link) {
+  const std::string node = nodes_.close(link);
+  if (node.empty()) return;
+  spdlog::info("node {}: session closed", node);
+  checks_.abandon(node);
+}
+
+void Control::shut_down() {
+  shutting_down_ = true;
+  checks_.abandon_all("the coordinator is shutting down");
+  nodes_.end_all(going_away());
+}
+
+void Control::tick() {
+  const Nodes::Expired expired = nodes_.expire();
+  for (const std::string& name : expired.lost) spdlog::warn("node {}: lost", name);
+  for (const std::string& name : expired.given_up) {
+    spdlog::warn("node {}: given up, its ranks have ended themselves", name);
+    gangs_.give_up(name);
+  }
+  gangs_.tick();
+  checks_.tick();
+  place_ = true;
+}
+
+void Control::place_queued() {
+  std::vector<QueuedJob> queue;
+  for (const auto& [number, record] : jobs_.all()) {
+    const v1::Job& job = record->job();
+    if (job.state() != v1::Job::QUEUED) continue;
+    queue.push_back({job.id(), job.spec().resources().device(),
+                     job.spec().parallelism().num_processes(), job.spec().resources().priority(),
+                     number, gangs_.not_before(*record)});
+  }
+  if (queue.empty()) return;
+  std::vector<NodeView> views = nodes_.ready();
+  const auto held = holders(jobs_);
+  for (NodeView& node : views) {
+    for (DeviceView& device : node.devices) device.free = !held.contains({node.name, device.index});
+  }
+  for (const Decision& decision : schedule(std::move(views), std::move(queue), clock_.uptime())) {
+    JobRecord& record = *jobs_.find(decision.id);
+    if (!decision.placements.empty()) {
+      told_.erase(record.number());
+      gangs_.launch(record, decision.placements);
+    } else if (record.job().reason() != decision.reason) {
+      record.mutable_job()->set_reason(decision.reason);
+      jobs_.touch(record);
+      if (told_.insert(record.number()).second) {
+        jobs_.log(record, v1::LogLine::INFO, decision.reason);
+      }
+    }
+  }
+}
+
+void Control::commit() {
+  if (std::exchange(place_, false)) place_queued();
+  const std::vector<JobChange> changes = jobs_.flush();
+  store_.commit();
+  for (const JobChange& change : changes) {
+    for (const v1::Event& event : change.events) {
+      if (!event.has_state()) continue;
+      spdlog::info("job {}: {}: {}", change.job.id(), state_name(event.state().state()),
+                   event.state().reason());
+      if (is_terminal(event.state().state())) told_.erase(change.number);
+    }
+  }
+  observer_(changes);
+}
+
+}  // namespace tessera::server

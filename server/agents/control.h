@@ -1,0 +1,79 @@
+// The coordinator without its wires: what clients and agents ask, and what time brings.
+//
+// Every method runs on the control loop's thread. Answers go out through AfterCommit, so they never tell of what a
+// crash could undo.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "server/agents/checks.h"
+#include "server/agents/gangs.h"
+#include "server/agents/nodes.h"
+#include "server/jobs/job_table.h"
+#include "server/jobs/store.h"
+
+namespace tessera::server {
+
+struct ControlOptions {
+  LeaseOptions lease;
+  GangOptions gang;
+  absl::Duration check_timeout = absl::Seconds(60);
+};
+
+class Control {
+ public:
+  using JobReply = absl::AnyInvocable<void(absl::StatusOr<v1::Job>)>;
+  // Told what was committed, right after it was.
+  using Observer = std::function<void(const std::vector<JobChange>&)>;
+
+  Control(Store& store, const Clock& clock, ControlOptions options,
+          std::function<uint32_t()> random, AfterCommit after_commit, Observer observer);
+
+  // Clients.
+  void submit(v1::SubmitJobRequest request, JobReply reply);
+  void cancel(const std::string& id, JobReply reply);
+  std::vector<v1::Node> nodes() const;
+
+  // Sessions of agents: hello first, closed last. Messages of a superseded session are dropped.
+  void hello(const std::shared_ptr<AgentLink>& link, const v1::Hello& hello);
+  void receive(const std::shared_ptr<AgentLink>& link, const v1::SessionRequest& message);
+  void closed(const std::shared_ptr<AgentLink>& link);
+
+  // Answers what waits, ends all sessions, and refuses new ones.
+  void shut_down();
+
+  // Leases and deadlines.
+  void tick();
+  // Ends a round: places queued jobs, writes, commits, tells the observer.
+  void commit();
+
+ private:
+  // The job that the request id made before; NOT_FOUND: none.
+  absl::StatusOr<v1::Job> submitted_before(const v1::SubmitJobRequest& request);
+  void accept(const v1::SubmitJobRequest& request, const v1::JobSpec& spec,
+              const Checks::Outcome& outcome, JobReply reply);
+  void answer(JobReply reply, absl::StatusOr<v1::Job> job);
+  void place_queued();
+
+  Store& store_;
+  const Clock& clock_;
+  AfterCommit after_commit_;
+  Observer observer_;
+  JobTable jobs_;
+  Nodes nodes_;
+  Gangs gangs_;
+  Checks checks_;
+  // Queued jobs whose watchers were told what they wait for.
+  std::set<int64_t> told_;
+  bool shutting_down_ = false;
+  // Something changed that the scheduler looks at.
+  bool place_ = true;
+};
+
+}  // namespace tessera::server

@@ -1,0 +1,450 @@
+#include "server/agents/gangs.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "server/jobs/state.h"
+
+namespace tessera::server {
+namespace {
+
+constexpr absl::Duration kKillRepeat = absl::Seconds(10);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(30);
+
+// What a kind of failure explains: a rank lost for memory makes its peers lose the network, never the
+// other way round.
+constexpr std::array kByExplanation{v1::Failure::USER,   v1::Failure::MEMORY, v1::Failure::BUG,
+                                    v1::Failure::DEVICE, v1::Failure::HANG,   v1::Failure::NETWORK};
+
+v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message, int rank = -1) {
+  v1::Failure failure;
+  failure.set_kind(kind);
+  failure.set_message(message);
+  failure.set_rank(rank);
+  return failure;
+}
+
+v1::RunId run_of(const JobRecord& record) {
+  v1::RunId run;
+  run.set_job_id(record.job().id());
+  run.set_attempt(record.job().attempt());
+  return run;
+}
+
+// The first retry is at once, for most faults do not come back; then 1, 2, 4 ... seconds.
+absl::Duration backoff(int restarts) {
+  if (restarts <= 1) return absl::ZeroDuration();
+  return std::min(kMaxBackoff, absl::Seconds(1 << std::min(restarts - 2, 10)));
+}
+
+bool all_ended(const Gang& gang) {
+  return std::all_of(gang.nodes().begin(), gang.nodes().end(),
+                     [](const GangNode& node) { return node.ended(); });
+}
+
+bool all_prepared(const Gang& gang) {
+  return std::all_of(gang.nodes().begin(), gang.nodes().end(),
+                     [](const GangNode& node) { return node.prepared(); });
+}
+
+std::string node_of(const JobRecord& record, int rank) {
+  return rank >= 0 && rank < record.job().placements_size() ? record.job().placements(rank).node()
+                                                            : "";
+}
+
+}  // namespace
+
+const v1::Failure& root_cause(const google::protobuf::RepeatedPtrField<v1::Failure>& failures) {
+  const auto weight = [](const v1::Failure& failure) {
+    return std::find(kByExplanation.begin(), kByExplanation.end(), failure.kind());
+  };
+  return *std::min_element(failures.begin(), failures.end(),
+                           [&](auto& a, auto& b) { return weight(a) < weight(b); });
+}
+
+Gangs::Gangs(JobTable& jobs, Nodes& nodes, Store& store, const Clock& clock, GangOptions options)
+    : jobs_(jobs), nodes_(nodes), store_(store), clock_(clock), options_(options) {
+  for (const auto& [number, record] : jobs_.all()) {
+    for (const GangNode& node : record->gang().nodes()) nodes_.expect(node.name());
+    timings_[number].start_deadline =
+        clock_.uptime() + nodes_.options().lease + options_.start_timeout;
+  }
+}
+
+absl::Duration Gangs::not_before(const JobRecord& record) const {
+  const auto found = timings_.find(record.number());
+  return found == timings_.end() ? absl::ZeroDuration() : found->second.not_before;
+}
+
+Gangs::Member Gangs::find(const std::string& node, const v1::RunId& run) {
+  JobRecord* record = jobs_.find(run.job_id());
+  if (record == nullptr || !record->has_gang() || record->job().attempt() != run.attempt()) {
+    return {};
+  }
+  for (GangNode& member : *record->mutable_gang()->mutable_nodes()) {
+    if (member.name() == node && !member.ended()) return {record, &member};
+  }
+  return {};
+}
+
+void Gangs::launch(JobRecord& record, const std::vector<v1::Placement>& placements) {
+  v1::Job& job = *record.mutable_job();
+  job.set_attempt(job.attempt() + 1);
+  Gang& gang = *record.mutable_gang();
+  gang.Clear();
+  std::vector<std::string> names;
+  for (const v1::Placement& placement : placements) {
+    *job.add_placements() = placement;
+    gang.add_ranks();
+    if (std::find(names.begin(), names.end(), placement.node()) != names.end()) continue;
+    names.push_back(placement.node());
+    gang.add_nodes()->set_name(placement.node());
+  }
+  jobs_.transition(record, v1::Job::STARTING,
+                   absl::StrCat("starts ", placements.size(),
+                                placements.size() == 1 ? " rank on " : " ranks on ",
+                                absl::StrJoin(names, ", ")));
+  timings_[record.number()] = {clock_.uptime() + options_.start_timeout};
+  for (const std::string& name : names) send_prepare(record, name);
+}
+
+void Gangs::send_prepare(const JobRecord& record, const std::string& node) {
+  v1::SessionResponse message;
+  v1::Prepare& prepare = *message.mutable_prepare();
+  *prepare.mutable_run() = run_of(record);
+  *prepare.mutable_spec() = record.job().spec();
+  prepare.set_world_size(record.job().placements_size());
+  for (const v1::Placement& placement : record.job().placements()) {
+    if (placement.node() == node) *prepare.add_ranks() = placement;
+  }
+  prepare.set_hosts_rank_zero(node_of(record, 0) == node);
+  nodes_.send(node, std::move(message));
+}
+
+void Gangs::send_start(const JobRecord& record, const std::string& node) {
+  v1::SessionResponse message;
+  *message.mutable_start()->mutable_run() = run_of(record);
+  *message.mutable_start()->mutable_rendezvous() = record.gang().rendezvous();
+  nodes_.send(node, std::move(message));
+}
+
+void Gangs::send_kill(JobRecord& record) {
+  const bool cancelling = record.job().state() == v1::Job::CANCELLING;
+  const absl::Duration grace = cancelling ? options_.cancel_grace : options_.restart_grace;
+  for (const GangNode& node : record.gang().nodes()) {
+    if (node.ended()) continue;
+    v1::SessionResponse message;
+    *message.mutable_kill()->mutable_run() = run_of(record);
+    message.mutable_kill()->set_grace_ms(absl::ToInt64Milliseconds(grace));
+    message.mutable_kill()->set_reason(record.job().reason());
+    nodes_.send(node.name(), std::move(message));
+  }
+  timings_[record.number()].next_kill = clock_.uptime() + grace + kKillRepeat;
+}
+
+void Gangs::prepared(const std::string& node, const v1::Prepared& message) {
+  const Member member = find(node, message.run());
+  if (!member) return;
+  JobRecord& record = *member.record;
+  if (message.has_refusal()) {
+    member.node->set_ended(true);
+    jobs_.touch(record);
+    v1::Failure refusal = message.refusal();
+    refusal.set_rank(-1);
+    refusal.set_message(absl::StrCat("node ", node, " refused the run: ", refusal.message()));
+    fail(record, refusal);
+    return;
+  }
+  if (record.job().state() != v1::Job::STARTING || member.node->prepared()) return;
+  Gang& gang = *record.mutable_gang();
+  member.node->set_prepared(true);
+  if (node_of(record, 0) == node) {
+    *gang.mutable_rendezvous() = message.rendezvous();
+    // Only the agent of rank 0 knows its socket.
+    gang.mutable_rendezvous()->clear_listen_fd();
+    if (gang.rendezvous().address().empty()) {
+      gang.mutable_rendezvous()->set_address(nodes_.all().at(node).info.address());
+    }
+  }
+  jobs_.touch(record);
+  if (!all_prepared(gang)) return;
+  gang.set_started(true);
+  timings_[record.number()].start_deadline = clock_.uptime() + options_.start_timeout;
+  for (const GangNode& other : gang.nodes()) send_start(record, other.name());
+}
+
+void Gangs::events(const std::string& node, const v1::EventBatch& batch) {
+  const Member member = find(node, batch.run());
+  if (!member || node_of(*member.record, batch.rank()) != node) return;
+  JobRecord& record = *member.record;
+  v1::SessionResponse message;
+  v1::Cursor& cursor = *message.mutable_ack()->mutable_cursor();
+  *cursor.mutable_run() = batch.run();
+  cursor.set_rank(batch.rank());
+  cursor.set_stream(batch.stream());
+  cursor.set_offset(store_.cursor(record.number(), cursor));
+  // A batch that does not go on where the stored ones end was sent before; the answer says where to go on.
+  if (batch.begin_offset() == cursor.offset() && batch.end_offset() > batch.begin_offset()) {
+    for (const v1::TrainerEvent& event : batch.events()) apply(record, batch.rank(), event);
+    cursor.set_offset(batch.end_offset());
+    store_.set_cursor(record.number(), cursor);
+  }
+  nodes_.send(node, std::move(message));
+}
+
+void Gangs::apply(JobRecord& record, int rank, const v1::TrainerEvent& event) {
+  v1::Event stored;
+  if (event.has_time()) *stored.mutable_time() = event.time();
+  switch (event.kind_case()) {
+    case v1::TrainerEvent::kStarted:
+      return rank_started(record, rank, event.started());
+    case v1::TrainerEvent::kFinished: {
+      GangRank& state = *record.mutable_gang()->mutable_ranks(rank);
+      state.set_finished(true);
+      state.set_stopped(event.finished().stopped());
+      if (!event.finished().output().empty()) {
+        record.mutable_gang()->set_output(event.finished().output());
+      }
+      return jobs_.touch(record);
+    }
+    case v1::TrainerEvent::kStep:
+      *stored.mutable_step() = event.step();
+      *record.mutable_job()->mutable_step() = event.step();
+      break;
+    case v1::TrainerEvent::kMemory:
+      *stored.mutable_memory() = event.memory();
+      stored.mutable_memory()->set_rank(rank);
+      break;
+    case v1::TrainerEvent::kLog:
+      *stored.mutable_log() = event.log();
+      stored.mutable_log()->set_rank(rank);
+      break;
+    case v1::TrainerEvent::kCheckpoint:
+      *stored.mutable_checkpoint() = event.checkpoint();
+      checkpoint_saved(record, event.checkpoint());
+      break;
+    case v1::TrainerEvent::kEval:
+      *stored.mutable_eval() = event.eval();
+      break;
+    // Progress is the agent's to watch; a failure comes with RankExited.
+    case v1::TrainerEvent::kProgress:
+    case v1::TrainerEvent::kFailed:
+    case v1::TrainerEvent::KIND_NOT_SET:
+      return;
+  }
+  jobs_.append(record, std::move(stored));
+}
+
+void Gangs::rank_started(JobRecord& record, int rank, const v1::Started& started) {
+  Gang& gang = *record.mutable_gang();
+  gang.mutable_ranks(rank)->set_started(true);
+  gang.mutable_ranks(rank)->set_resumed_step(started.resumed_step());
+  jobs_.touch(record);
+  const bool all = std::all_of(gang.ranks().begin(), gang.ranks().end(),
+                               [](const GangRank& state) { return state.started(); });
+  if (!all || record.job().state() != v1::Job::STARTING) return;
+  const int step = gang.ranks(0).resumed_step();
+  jobs_.transition(record, v1::Job::RUNNING,
+                   step > 0 ? absl::StrCat("goes on from the checkpoint of step ", step)
+                            : "every rank has started");
+}
+
+void Gangs::checkpoint_saved(JobRecord& record, const v1::CheckpointSaved& checkpoint) {
+  *record.mutable_job()->mutable_checkpoint() = checkpoint;
+  if (checkpoint.step() <= record.best_checkpoint_step()) return;
+  record.set_best_checkpoint_step(checkpoint.step());
+  record.mutable_job()->set_restarts(0);
+}
+
+void Gangs::rank_exited(const std::string& node, const v1::RankExited& message) {
+  const Member member = find(node, message.run());
+  if (!member || node_of(*member.record, message.rank()) != node || !message.has_failure()) return;
+  v1::Failure failure = message.failure();
+  failure.set_rank(message.rank());
+  // A message that comes again after a reconnect.
+  for (const v1::Failure& known : member.record->gang().failures()) {
+    if (known.rank() == failure.rank()) return;
+  }
+  jobs_.log(*member.record, v1::LogLine::ERROR, failure.message(), message.rank());
+  fail(*member.record, failure);
+}
+
+void Gangs::run_ended(const std::string& node, const v1::RunEnded& message) {
+  const Member member = find(node, message.run());
+  if (!member) return;
+  member.node->set_ended(true);
+  jobs_.touch(*member.record);
+  settle(*member.record);
+}
+
+std::vector<v1::Cursor> Gangs::cursors(const v1::Hello& hello) {
+  std::vector<v1::Cursor> cursors;
+  for (const v1::RunId& run : hello.runs()) {
+    const Member member = find(hello.node(), run);
+    if (!member) continue;
+    for (const v1::Placement& placement : member.record->job().placements()) {
+      if (placement.node() != hello.node()) continue;
+      for (const auto stream : {v1::RANK_STREAM_EVENTS, v1::RANK_STREAM_OUTPUT}) {
+        v1::Cursor& cursor = cursors.emplace_back();
+        *cursor.mutable_run() = run;
+        cursor.set_rank(placement.rank());
+        cursor.set_stream(stream);
+        cursor.set_offset(store_.cursor(member.record->number(), cursor));
+      }
+    }
+  }
+  return cursors;
+}
+
+void Gangs::rejoined(const v1::Hello& hello) {
+  std::set<std::pair<std::string, int>> held;
+  for (const v1::RunId& run : hello.runs()) held.emplace(run.job_id(), run.attempt());
+  for (const auto& [number, pointer] : jobs_.all()) {
+    JobRecord& record = *pointer;
+    const Member member = find(hello.node(), run_of(record));
+    if (!member) continue;
+    const bool holds = held.contains({record.job().id(), record.job().attempt()});
+    const v1::Job::State state = record.job().state();
+    if (!holds && state == v1::Job::STARTING && !member.node->prepared()) {
+      send_prepare(record, hello.node());
+    } else if (!holds) {
+      member.node->set_ended(true);
+      jobs_.touch(record);
+      fail(record, make_failure(v1::Failure::DEVICE,
+                                absl::StrCat("node ", hello.node(), " came back without the run")));
+      settle(record);
+    } else if (state == v1::Job::STARTING && !member.node->prepared()) {
+      send_prepare(record, hello.node());
+    } else if (state == v1::Job::STARTING && record.gang().started()) {
+      send_start(record, hello.node());
+    } else if (state == v1::Job::RESTARTING || state == v1::Job::CANCELLING) {
+      send_kill(record);
+    }
+  }
+}
+
+void Gangs::give_up(const std::string& node) {
+  for (const auto& [number, record] : jobs_.all()) {
+    const Member member = find(node, run_of(*record));
+    if (!member) continue;
+    member.node->set_ended(true);
+    jobs_.touch(*record);
+    const absl::Duration silence = nodes_.options().fence + nodes_.options().lease;
+    fail(*record, make_failure(v1::Failure::NETWORK,
+                               absl::StrCat("node ", node, " was not heard from for ",
+                                            absl::FormatDuration(silence))));
+    settle(*record);
+  }
+}
+
+void Gangs::cancel(JobRecord& record) {
+  const v1::Job::State state = record.job().state();
+  if (state == v1::Job::QUEUED) {
+    jobs_.transition(record, v1::Job::CANCELLED, "cancelled before it started");
+  } else if (can_transition(state, v1::Job::CANCELLING)) {
+    jobs_.transition(record, v1::Job::CANCELLING, "asked to stop; its ranks are being stopped");
+    send_kill(record);
+  }
+}
+
+void Gangs::fail(JobRecord& record, const v1::Failure& failure) {
+  *record.mutable_gang()->add_failures() = failure;
+  jobs_.touch(record);
+  const v1::Job::State state = record.job().state();
+  if (state == v1::Job::STARTING || state == v1::Job::RUNNING) {
+    jobs_.transition(record, v1::Job::RESTARTING, failure.message(), &failure);
+    send_kill(record);
+  }
+  settle(record);
+}
+
+void Gangs::settle(JobRecord& record) {
+  if (!record.has_gang() || !all_ended(record.gang())) return;
+  const v1::Job::State state = record.job().state();
+  if (state == v1::Job::CANCELLING) {
+    release(record);
+    jobs_.transition(record, v1::Job::CANCELLED, "cancelled");
+    return;
+  }
+  if (state == v1::Job::RESTARTING) return settle_failed(record);
+  const auto& ranks = record.gang().ranks();
+  const auto early = std::find_if(ranks.begin(), ranks.end(), [](const GangRank& rank) {
+    return !rank.finished() || rank.stopped();
+  });
+  if (early != ranks.end()) {
+    const int rank = static_cast<int>(early - ranks.begin());
+    return fail(record, make_failure(v1::Failure::BUG,
+                                     absl::StrCat("rank ", rank, early->stopped()
+                                                                     ? " stopped before the last step"
+                                                                     : " ended without a last event"),
+                                     rank));
+  }
+  const std::string output = record.gang().output();
+  release(record);
+  jobs_.transition(record, v1::Job::SUCCEEDED,
+                   output.empty() ? "every rank finished" : absl::StrCat("wrote ", output));
+}
+
+void Gangs::settle_failed(JobRecord& record) {
+  const v1::Failure cause = root_cause(record.gang().failures());
+  release(record);
+  v1::Job& job = *record.mutable_job();
+  const bool final = cause.kind() == v1::Failure::USER || cause.kind() == v1::Failure::MEMORY;
+  const int budget = job.spec().resources().max_restarts();
+  if (final) {
+    jobs_.transition(record, v1::Job::FAILED, cause.message(), &cause);
+  } else if (job.restarts() >= budget) {
+    jobs_.transition(record, v1::Job::FAILED,
+                     absl::StrCat(cause.message(), " (gave up after ", budget,
+                                  budget == 1 ? " restart)" : " restarts)"),
+                     &cause);
+  } else {
+    job.set_restarts(job.restarts() + 1);
+    timings_[record.number()].not_before = clock_.uptime() + backoff(job.restarts());
+    jobs_.transition(record, v1::Job::QUEUED,
+                     absl::StrCat("restart ", job.restarts(), " of ", budget, ": ", cause.message()),
+                     &cause);
+  }
+}
+
+void Gangs::release(JobRecord& record) {
+  for (const GangNode& node : record.gang().nodes()) {
+    v1::SessionResponse message;
+    *message.mutable_release()->mutable_run() = run_of(record);
+    nodes_.send(node.name(), std::move(message));
+  }
+  record.clear_gang();
+  record.mutable_job()->clear_placements();
+  timings_.erase(record.number());
+}
+
+void Gangs::tick() {
+  const absl::Duration now = clock_.uptime();
+  for (const auto& [number, pointer] : jobs_.all()) {
+    JobRecord& record = *pointer;
+    if (!record.has_gang()) continue;
+    const v1::Job::State state = record.job().state();
+    Timing& timing = timings_[number];
+    if (state == v1::Job::STARTING && now > timing.start_deadline) {
+      std::vector<std::string> silent;
+      for (const GangNode& node : record.gang().nodes()) {
+        if (record.gang().started() || !node.prepared()) silent.push_back(node.name());
+      }
+      fail(record, make_failure(v1::Failure::NETWORK,
+                                absl::StrCat(record.gang().started() ? "not every rank started on "
+                                                                     : "no answer to Prepare from ",
+                                             absl::StrJoin(silent, ", "), " within ",
+                                             absl::FormatDuration(options_.start_timeout))));
+    } else if ((state == v1::Job::RESTARTING || state == v1::Job::CANCELLING) &&
+               now > timing.next_kill) {
+      send_kill(record);
+    }
+  }
+}
+
+}  // namespace tessera::server

@@ -1,0 +1,57 @@
+// Reads of the store: one set of prepared statements over one connection.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <SQLiteCpp/SQLiteCpp.h>
+
+#include "absl/status/statusor.h"
+#include "jobs/record.pb.h"
+#include "tessera/v1/coordinator.pb.h"
+
+namespace tessera::server {
+
+struct JobPage {
+  std::vector<JobRecord> records;
+  // There are older ones.
+  bool more = false;
+};
+
+// Not thread safe. Throws SQLite::Exception when the database cannot be read.
+class Queries {
+ public:
+  explicit Queries(SQLite::Database& database);
+
+  // The job of an id, or the one unfinished job of a name. NOT_FOUND, or FAILED_PRECONDITION where several
+  // unfinished jobs have the name.
+  absl::StatusOr<JobRecord> find(const std::string& id_or_name);
+
+  // Newest first, numbers below `before`; all states if `states` is empty. At most `limit` records, fewer
+  // where their sum would pass kMaxPageBytes.
+  JobPage list(int64_t before, const std::vector<v1::Job::State>& states, int limit);
+
+  // Events of a job with revisions of at least `start`, in order: a page of bounded count and bytes.
+  std::vector<v1::Event> events(int64_t number, int64_t start);
+
+  // The last `limit` events, in order.
+  std::vector<v1::Event> last_events(int64_t number, int limit);
+
+  v1::Job::State state(int64_t number);
+
+  std::map<v1::Job::State, int64_t> count_by_state();
+
+ private:
+  SQLite::Database& database_;
+  SQLite::Statement by_id_;
+  SQLite::Statement by_name_;
+  SQLite::Statement events_;
+  SQLite::Statement last_events_;
+  SQLite::Statement state_;
+  SQLite::Statement count_;
+};
+
+}  // namespace tessera::server

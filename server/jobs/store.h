@@ -1,0 +1,85 @@
+// Jobs, their events and cursors on disk: SQLite in WAL mode with synchronous=FULL, so that what commit()
+// returned for survives kill -9 and power loss.
+//
+// One writer (Store, used by the control loop's thread alone), any number of readers (Reader), each on a
+// connection of its own. Both throw SQLite::Exception when the disk fails; for the writer that ends
+// the process (see control_loop.h), for a reader it ends the call.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/jobs/queries.h"
+#include "tessera/v1/agent.pb.h"
+
+namespace tessera::server {
+
+// A job that a request id made, and the spec it was made with, as received.
+struct Submission {
+  std::string job_id;
+  v1::JobSpec spec;
+};
+
+class Store {
+ public:
+  // Opens or creates the database. FAILED_PRECONDITION: written by another version of the schema.
+  static absl::StatusOr<std::unique_ptr<Store>> open(const std::filesystem::path& path);
+
+  // Writes join one transaction, begun by the first of them, until commit() has it on disk.
+  void commit();
+
+  // Adds the job and gives it its number.
+  void insert(JobRecord& record, const std::string& request_id, const v1::JobSpec& submitted);
+  void update(const JobRecord& record);
+  // Adds an event and gives it the next revision.
+  void append(int64_t number, v1::Event& event);
+
+  // 0 for a stream of which nothing is stored.
+  int64_t cursor(int64_t number, const v1::Cursor& cursor);
+  void set_cursor(int64_t number, const v1::Cursor& cursor);
+
+  // One more than at the last call for the node, ever.
+  int64_t next_epoch(const std::string& node);
+
+  std::optional<Submission> submission(const std::string& request_id);
+  // In order of submission.
+  std::vector<JobRecord> unfinished();
+  Queries& queries() { return *queries_; }
+
+ private:
+  explicit Store(const std::filesystem::path& path);
+  void prepare();
+  SQLite::Statement& writing(SQLite::Statement& statement);
+
+  SQLite::Database database_;
+  std::optional<SQLite::Transaction> transaction_;
+  int64_t revision_ = 0;
+  std::unique_ptr<Queries> queries_;
+  std::optional<SQLite::Statement> insert_, update_, append_, get_cursor_, set_cursor_, epoch_;
+};
+
+// Reads what is committed. Thread safe: calls take turns.
+class Reader {
+ public:
+  explicit Reader(const std::filesystem::path& path);
+
+  // Calls `read` with the queries; the answer is its own.
+  template <typename Read>
+  auto operator()(Read read) {
+    std::lock_guard lock(mutex_);
+    return read(queries_);
+  }
+
+ private:
+  std::mutex mutex_;
+  SQLite::Database database_;
+  Queries queries_;
+};
+
+}  // namespace tessera::server

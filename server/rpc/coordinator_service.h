@@ -1,0 +1,45 @@
+// The Coordinator service: each handler checks, calls, translates, fills. Reads come from the store, changes go
+// through the control loop.
+#pragma once
+
+#include "server/agents/control.h"
+#include "server/jobs/control_loop.h"
+#include "server/rpc/watch.h"
+#include "server/telemetry/rpc_metrics.h"
+#include "tessera/v1/coordinator.grpc.pb.h"
+
+namespace tessera::server {
+
+class CoordinatorService final : public v1::Coordinator::CallbackService {
+ public:
+  CoordinatorService(ControlLoop& loop, Control& control, Reader& reader, WatchHub& watches,
+                     const Clock& clock, RpcMetrics& metrics);
+
+  grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
+                                      const v1::SubmitJobRequest* request,
+                                      v1::SubmitJobResponse* response) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
+                                   const v1::GetJobRequest* request,
+                                   v1::GetJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
+                                     const v1::ListJobsRequest* request,
+                                     v1::ListJobsResponse* response) override;
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
+                                      const v1::CancelJobRequest* request,
+                                      v1::CancelJobResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
+      grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override;
+  grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
+                                      const v1::ListNodesRequest* request,
+                                      v1::ListNodesResponse* response) override;
+
+ private:
+  ControlLoop& loop_;
+  Control& control_;
+  Reader& reader_;
+  WatchHub& watches_;
+  const Clock& clock_;
+  RpcMetrics& metrics_;
+};
+
+}  // namespace tessera::server
