@@ -45,12 +45,34 @@ std::optional<int> step_of(const fs::path& path) {
   return step;
 }
 
-std::map<int, fs::path> complete_checkpoints(const fs::path& output_dir) {
+v1::CheckpointState read_state(const fs::path& path) {
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error) throw UserError(kField, path.string() + ": " + error.message());
+  if (bytes > kMaxStateBytes) throw UserError(kField, path.string() + ": it is too large");
+  std::ifstream file(path, std::ios::binary);
+  const std::string json((std::istreambuf_iterator<char>(file)), {});
+  v1::CheckpointState state;
+  if (!google::protobuf::util::JsonStringToMessage(json, &state).ok() || state.world_size() < 1 ||
+      state.world_size() > kMaxWorldSize) {
+    throw UserError(kField, path.string() + ": it is not the state of a checkpoint");
+  }
+  return state;
+}
+
+// The complete checkpoints of one job, by step.
+std::map<int, fs::path> checkpoints_of(const fs::path& output_dir, const std::string& job_id) {
   std::map<int, fs::path> found;
   std::error_code error;
   for (auto entry = fs::directory_iterator(output_dir, error);
        !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    if (const auto step = step_of(entry->path())) found.emplace(*step, entry->path());
+    const auto step = step_of(entry->path());
+    if (!step) continue;
+    try {
+      if (read_state(entry->path() / kStateFile).job_id() == job_id) found.emplace(*step, entry->path());
+    } catch (const UserError&) {
+      // Not written by us, whosever it is.
+    }
   }
   return found;
 }
@@ -68,8 +90,8 @@ void delete_leftovers(const fs::path& output_dir) {
 }
 
 // A checkpoint that cannot be taken away now is tried again after the next one.
-void prune(const fs::path& output_dir, int total_limit) {
-  std::map<int, fs::path> checkpoints = complete_checkpoints(output_dir);
+void prune(const fs::path& output_dir, const std::string& job_id, int total_limit) {
+  std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, job_id);
   while (total_limit > 0 && checkpoints.size() > static_cast<size_t>(total_limit)) {
     try {
       retire_directory(checkpoints.begin()->second);
@@ -103,21 +125,6 @@ std::string to_json(const v1::CheckpointState& state) {
   const auto status = google::protobuf::util::MessageToJsonString(state, &json, options);
   TORCH_CHECK(status.ok(), status.ToString());
   return json;
-}
-
-v1::CheckpointState read_state(const fs::path& path) {
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (error) throw UserError(kField, path.string() + ": " + error.message());
-  if (bytes > kMaxStateBytes) throw UserError(kField, path.string() + ": it is too large");
-  std::ifstream file(path, std::ios::binary);
-  const std::string json((std::istreambuf_iterator<char>(file)), {});
-  v1::CheckpointState state;
-  if (!google::protobuf::util::JsonStringToMessage(json, &state).ok() || state.world_size() < 1 ||
-      state.world_size() > kMaxWorldSize) {
-    throw UserError(kField, path.string() + ": it is not the state of a checkpoint");
-  }
-  return state;
 }
 
 // The rank files of a checkpoint, opened when first needed.
@@ -191,7 +198,7 @@ SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::Checkpoint
       write_durably(temporary / kStateFile, json);
       bytes += static_cast<int64_t>(json.size());
       publish_directory(directory);
-      prune(output_dir, total_limit);
+      prune(output_dir, state.job_id(), total_limit);
     });
   } catch (...) {
     std::error_code ignored;
@@ -203,8 +210,8 @@ SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::Checkpoint
   return {directory, *total.const_data_ptr<int64_t>()};
 }
 
-std::optional<fs::path> find_latest_checkpoint(const fs::path& output_dir) {
-  const std::map<int, fs::path> checkpoints = complete_checkpoints(output_dir);
+std::optional<fs::path> find_latest_checkpoint(const fs::path& output_dir, const std::string& job_id) {
+  const std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, job_id);
   if (checkpoints.empty()) return std::nullopt;
   return checkpoints.rbegin()->second;
 }

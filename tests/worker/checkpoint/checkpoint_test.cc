@@ -1,0 +1,158 @@
+#include "worker/checkpoint/checkpoint.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+
+#include "tests/worker/checkpoint/fixture.h"
+#include "worker/errors.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Backend;
+using testing::example_shards;
+using testing::kJob;
+using testing::names_in;
+using testing::run_ranks;
+using testing::state_at;
+using testing::TempDir;
+
+void save(const fs::path& directory, int world_size, int step, int total_limit = 0) {
+  run_ranks(Backend::kThreads, world_size, [&](Collectives& ranks) {
+    save_checkpoint(directory, state_at(step), example_shards(ranks.rank(), world_size, step), total_limit, ranks);
+  });
+}
+
+// Loads on every rank and compares each element.
+void expect_loads(const fs::path& checkpoint, int world_size, int step) {
+  run_ranks(Backend::kThreads, world_size, [&](Collectives& ranks) {
+    const auto expected = example_shards(ranks.rank(), world_size, step);
+    std::vector<FlatShard> loaded;
+    for (const FlatShard& shard : expected) {
+      loaded.push_back({shard.name, at::full({shard.data.numel()}, -1.f), shard.numel});
+    }
+    const v1::CheckpointState state = load_checkpoint(checkpoint, loaded, ranks);
+    EXPECT_EQ(state.step(), step);
+    EXPECT_EQ(state.microbatch(), int64_t{1} << 40);
+    EXPECT_EQ(state.epoch(), 2);
+    for (size_t i = 0; i < loaded.size(); ++i) {
+      EXPECT_TRUE(at::equal(loaded[i].data, expected[i].data))
+          << loaded[i].name << " on rank " << ranks.rank() << " of " << world_size;
+    }
+  });
+}
+
+TEST(Checkpoint, LoadsAtAnyWorldSizeBitExactly) {
+  for (int saved = 1; saved <= 4; ++saved) {
+    TempDir directory;
+    save(directory.path(), saved, 7);
+    const auto latest = find_latest_checkpoint(directory.path(), kJob);
+    ASSERT_TRUE(latest);
+    EXPECT_EQ(latest->filename(), "checkpoint-7");
+    for (int loaded : {1, 2, 3, 5, 8}) expect_loads(*latest, loaded, 7);
+  }
+}
+
+TEST(Checkpoint, ReportsTheBytesOnDisk) {
+  TempDir directory;
+  run_ranks(Backend::kThreads, 3, [&](Collectives& ranks) {
+    const auto saved = save_checkpoint(directory.path(), state_at(1), example_shards(ranks.rank(), 3, 1), 0, ranks);
+    int64_t bytes = 0;
+    for (const auto& file : fs::directory_iterator(saved.path)) bytes += static_cast<int64_t>(file.file_size());
+    EXPECT_EQ(saved.bytes, bytes);
+  });
+  EXPECT_THAT(names_in(directory.path() / "checkpoint-1"),
+              ::testing::ElementsAre("rank-00000.safetensors", "rank-00001.safetensors", "rank-00002.safetensors",
+                                     "state.json"));
+}
+
+TEST(Checkpoint, KeepsTheNewest) {
+  TempDir directory;
+  for (int step : {8, 9, 10, 11}) save(directory.path(), 2, step, 2);
+  EXPECT_THAT(names_in(directory.path()), ::testing::ElementsAre("checkpoint-10", "checkpoint-11"));
+  expect_loads(*find_latest_checkpoint(directory.path(), kJob), 2, 11);
+}
+
+TEST(Checkpoint, OtherJobsAreLeftAlone) {
+  TempDir directory;
+  save(directory.path(), 1, 50);
+  auto single = make_single_collectives();
+  for (int step : {10, 20, 30}) {
+    save_checkpoint(directory.path(), state_at(step, "job-2"), example_shards(0, 1, step), 1, *single);
+  }
+  EXPECT_THAT(names_in(directory.path()), ::testing::ElementsAre("checkpoint-30", "checkpoint-50"));
+  EXPECT_EQ(find_latest_checkpoint(directory.path(), "job-2")->filename(), "checkpoint-30");
+  EXPECT_EQ(find_latest_checkpoint(directory.path(), kJob)->filename(), "checkpoint-50");
+  EXPECT_FALSE(find_latest_checkpoint(directory.path(), "job-3"));
+}
+
+TEST(Checkpoint, ASecondOneOfTheSameStepReplacesTheFirst) {
+  TempDir directory;
+  save(directory.path(), 3, 5);
+  save(directory.path(), 1, 5);
+  EXPECT_THAT(names_in(directory.path()), ::testing::ElementsAre("checkpoint-5"));
+  EXPECT_THAT(names_in(directory.path() / "checkpoint-5"),
+              ::testing::ElementsAre("rank-00000.safetensors", "state.json"));
+  expect_loads(directory.path() / "checkpoint-5", 2, 5);
+}
+
+TEST(Checkpoint, WhatIsNotCompleteIsNotFound) {
+  TempDir directory;
+  EXPECT_FALSE(find_latest_checkpoint(directory.path(), kJob));
+  EXPECT_FALSE(find_latest_checkpoint(directory.path() / "missing", kJob));
+  save(directory.path(), 1, 3);
+  fs::create_directory(directory.path() / "checkpoint-9");  // no state.json
+  fs::create_directory(directory.path() / "checkpoint-12x");
+  testing::write_file(directory.path() / "checkpoint-12x" / "state.json", "{}");
+  EXPECT_EQ(find_latest_checkpoint(directory.path(), kJob)->filename(), "checkpoint-3");
+}
+
+TEST(Checkpoint, LeftoversOfACrashAreDeletedAndOthersAreNot) {
+  TempDir directory;
+  save(directory.path(), 1, 3);
+  fs::create_directory(directory.path() / ".checkpoint-4.tmp");
+  testing::write_file(directory.path() / ".checkpoint-4.tmp" / "rank-00000.safetensors", "half");
+  testing::write_file(directory.path() / ".mine.tmp", "mine");
+  expect_loads(directory.path() / "checkpoint-3", 1, 3);
+  EXPECT_THAT(names_in(directory.path()), ::testing::ElementsAre(".mine.tmp", "checkpoint-3"));
+}
+
+std::string load_error(const fs::path& checkpoint, std::vector<FlatShard> shards) {
+  auto single = make_single_collectives();
+  try {
+    load_checkpoint(checkpoint, shards, *single);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.field(), "training.output_dir");
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Checkpoint, AnotherModelIsRefused) {
+  TempDir directory;
+  save(directory.path(), 2, 1);
+  const fs::path checkpoint = directory.path() / "checkpoint-1";
+  auto shards = example_shards(0, 1, 1);
+  shards[1].numel += 1;
+  EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("the model has"));
+  shards[0].name = "model.layers.77/parameter";
+  EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("it holds no model.layers.77/parameter"));
+}
+
+TEST(Checkpoint, DamageIsReported) {
+  TempDir directory;
+  save(directory.path(), 2, 1);
+  const fs::path checkpoint = directory.path() / "checkpoint-1";
+  const auto shards = example_shards(0, 1, 1);
+  fs::resize_file(checkpoint / "rank-00001.safetensors", 1000);
+  EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("rank-00001.safetensors: it is truncated"));
+  fs::remove(checkpoint / "rank-00001.safetensors");
+  EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("No such file"));
+  testing::write_file(checkpoint / "state.json", "{\"step\": \"x\"}");
+  EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("is not the state of a checkpoint"));
+}
+
+}  // namespace
+}  // namespace tessera

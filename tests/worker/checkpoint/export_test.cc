@@ -1,0 +1,143 @@
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "tests/worker/checkpoint/fixture.h"
+#include "worker/model/safetensors.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Backend;
+using testing::contents;
+using testing::example_layouts;
+using testing::example_shards;
+using testing::names_in;
+using testing::run_ranks;
+using testing::TempDir;
+using testing::write_file;
+
+class ExportTest : public ::testing::Test {
+ protected:
+  ExportTest() {
+    fs::create_directory(source());
+    write_file(source() / "config.json", R"({"model_type": "llama", "torch_dtype": "float16", "z": 1, "a": 2})");
+    write_file(source() / "generation_config.json", "{}");
+    write_file(source() / "tokenizer.json", "{\"version\": \"1.0\"}");
+    write_file(source() / "secret.txt", "not to be copied");
+  }
+
+  fs::path source() const { return directory_.path() / "source"; }
+  fs::path final() const { return directory_.path() / "out" / "final"; }
+
+  void write(int world_size, at::ScalarType dtype, int64_t max_file_bytes, int generation = 0) {
+    run_ranks(Backend::kThreads, world_size, [&](Collectives& ranks) {
+      std::vector<at::Tensor> shards;
+      for (const FlatShard& shard : example_shards(ranks.rank(), world_size, generation)) {
+        shards.push_back(shard.data);
+      }
+      const int64_t bytes = export_hugging_face(final(), source(), source(), example_layouts(world_size), shards,
+                                                dtype, max_file_bytes, ranks);
+      EXPECT_EQ(bytes, (50 * 24 + 24 + 31 * 24 + 3) * static_cast<int64_t>(c10::elementSize(dtype)));
+    });
+  }
+
+  TempDir directory_;
+};
+
+void expect_weights(const fs::path& directory, at::ScalarType dtype, int generation) {
+  const WeightFiles files = WeightFiles::open(directory);
+  const auto layouts = example_layouts(1);
+  size_t count = 0;
+  for (size_t vector = 0; vector < layouts.size(); ++vector) {
+    for (const FlatEntry& entry : layouts[vector].entries) {
+      ASSERT_TRUE(files.tensors().contains(entry.name));
+      EXPECT_EQ(files.tensors().at(entry.name).shape, entry.shape);
+      EXPECT_EQ(files.tensors().at(entry.name).dtype, dtype);
+      at::Tensor read = at::empty({entry.numel}, at::TensorOptions(dtype));
+      files.read(entry.name, 0, read);
+      at::Tensor expected = at::empty({entry.numel}, at::kFloat);
+      for (int64_t i = 0; i < entry.numel; ++i) {
+        expected.data_ptr<float>()[i] = testing::element(static_cast<int>(vector), entry.offset + i, generation);
+      }
+      EXPECT_TRUE(at::equal(read, expected.to(dtype))) << entry.name;
+      ++count;
+    }
+  }
+  EXPECT_EQ(files.tensors().size(), count);
+}
+
+TEST_F(ExportTest, IsTheSameFileFromAnyWorldSize) {
+  std::string first;
+  for (int world_size : {1, 2, 3, 5}) {
+    write(world_size, at::kFloat, int64_t{5} << 30);
+    expect_weights(final(), at::kFloat, 0);
+    const std::string bytes = contents(final() / "model.safetensors");
+    if (first.empty()) first = bytes;
+    EXPECT_TRUE(bytes == first) << "at world size " << world_size;
+  }
+}
+
+TEST_F(ExportTest, CopiesWhatBelongsToTheModelAndSetsTheDtype) {
+  write(2, at::kBFloat16, int64_t{5} << 30);
+  expect_weights(final(), at::kBFloat16, 0);
+  EXPECT_THAT(names_in(final()), ::testing::ElementsAre("config.json", "generation_config.json", "model.safetensors",
+                                                        "tokenizer.json"));
+  EXPECT_EQ(nlohmann::ordered_json::parse(contents(final() / "config.json")).dump(),
+            R"({"model_type":"llama","z":1,"a":2,"dtype":"bfloat16"})");
+  EXPECT_EQ(contents(final() / "tokenizer.json"), contents(source() / "tokenizer.json"));
+}
+
+TEST_F(ExportTest, SplitsIntoFilesWithAnIndex) {
+  write(3, at::kHalf, 1500);
+  expect_weights(final(), at::kHalf, 0);
+  EXPECT_THAT(names_in(final()),
+              ::testing::IsSupersetOf({"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                       "model-00003-of-00003.safetensors", "model.safetensors.index.json"}));
+  const auto index = nlohmann::json::parse(contents(final() / "model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_size"], 3942);
+  EXPECT_EQ(index["weight_map"]["model.layers.0.q.weight"], "model-00003-of-00003.safetensors");
+}
+
+TEST_F(ExportTest, ReplacesAnEarlierOneWhole) {
+  write(2, at::kFloat, 2000);
+  write(2, at::kFloat, int64_t{5} << 30, 1);
+  expect_weights(final(), at::kFloat, 1);
+  EXPECT_FALSE(fs::exists(final() / "model.safetensors.index.json"));
+  EXPECT_THAT(names_in(final().parent_path()), ::testing::ElementsAre("final"));
+}
+
+TEST_F(ExportTest, AFailureLeavesNothing) {
+  fs::remove(source() / "config.json");
+  EXPECT_THROW(write(2, at::kFloat, int64_t{5} << 30), std::system_error);
+  EXPECT_THAT(names_in(final().parent_path()), ::testing::IsEmpty());
+}
+
+TEST_F(ExportTest, PythonReadsIt) {
+  if (!fs::exists(TESSERA_TEST_PYTHON)) GTEST_SKIP() << "no .venv";
+  write(3, at::kBFloat16, int64_t{5} << 30);
+  write_file(directory_.path() / "check.py", R"(
+import sys
+from safetensors import safe_open
+with safe_open(sys.argv[1], framework="pt") as file:
+    assert file.metadata() == {"format": "pt"}
+    names = ["model.embed_tokens.weight", "model.layers.0.norm.weight", "model.layers.0.q.weight", "model.norm.weight"]
+    assert sorted(file.keys()) == names, file.keys()
+    q = file.get_tensor("model.layers.0.q.weight")
+    assert list(q.shape) == [31, 24] and str(q.dtype) == "torch.bfloat16"
+    # The entry begins 32 elements into its flat vector, the second of the fixture.
+    import torch
+    assert torch.equal(q.flatten(), (100_000 + 32 + torch.arange(31 * 24, dtype=torch.float32)).to(torch.bfloat16))
+)");
+  const std::string command = std::string(TESSERA_TEST_PYTHON) + " " + (directory_.path() / "check.py").string() +
+                              " " + (final() / "model.safetensors").string();
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace tessera
