@@ -112,9 +112,10 @@ void Bpe::add_merge(const JsonNode& merges, size_t rank, std::string_view left,
     }
     return *found;
   };
-  std::string merged(left);
-  merged += right;
-  merges_.add(id(left), id(right), {static_cast<uint32_t>(rank), id(merged)});
+  const int32_t left_id = id(left);
+  const int32_t right_id = id(right);
+  const int32_t merged_id = id(std::string(left).append(right));
+  merges_.add(left_id, right_id, {static_cast<uint32_t>(rank), merged_id});
 }
 
 std::optional<int32_t> Bpe::id_of(std::string_view token) const {

@@ -29,7 +29,9 @@ JsonNode JsonNode::at(std::string_view key) const {
   if (!is_object()) fail("is not an object");
   simdjson::dom::element member;
   if (value_.at_key(key).get(member)) fail("has no \"" + std::string(key) + "\"");
-  return {*file_, (place_.empty() ? "" : place_ + ".") + std::string(key), member};
+  std::string place = place_;
+  if (!place.empty()) place += '.';
+  return {*file_, place.append(key), member};
 }
 
 std::optional<JsonNode> JsonNode::find(std::string_view key) const {

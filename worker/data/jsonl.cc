@@ -50,10 +50,13 @@ std::string_view JsonlParser::string(const JsonlFile::Line& line, std::string_vi
   simdjson::dom::object object;
   if (root.get(object)) file_.fail(line, "not a JSON object");
   simdjson::dom::element member;
-  const std::string quoted = "\"" + std::string(key) + "\"";
-  if (object.at_key(key).get(member)) file_.fail(line, "no field " + quoted);
+  if (object.at_key(key).get(member)) {
+    file_.fail(line, "there is no field \"" + std::string(key) + "\"");
+  }
   std::string_view value;
-  if (member.get(value)) file_.fail(line, "the field " + quoted + " is not a string");
+  if (member.get(value)) {
+    file_.fail(line, "the field \"" + std::string(key) + "\" is not a string");
+  }
   return value;
 }
 

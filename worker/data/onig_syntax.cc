@@ -1,6 +1,8 @@
 #include "worker/data/onig_syntax.h"
 
+#include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -9,6 +11,27 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kWordMembers = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// Oniguruma counts these as word characters too, but not inside a class.
+constexpr std::string_view kLatin1Numbers = R"(\xB2\xB3\xB9\xBC-\xBE)";
+
+struct Named {
+  std::string_view name;
+  std::string_view members;
+};
+constexpr Named kPosixClasses[] = {
+    {"alnum", R"(\p{Alphabetic}\p{Nd})"},
+    {"alpha", R"(\p{Alphabetic})"},
+    {"digit", R"(\p{Nd})"},
+    {"lower", R"(\p{Lowercase})"},
+    {"punct", R"(\p{P}\p{S})"},
+    {"space", R"(\p{White_Space})"},
+    {"upper", R"(\p{Uppercase})"},
+    {"word", kWordMembers},
+    {"xdigit", "0-9A-Fa-f"},
+};
+// Properties of more than two letters that are not the names of scripts.
+constexpr std::string_view kBinaryProperties[] = {
+    "Alphabetic", "Any", "Emoji", "Ideographic", "Lowercase", "Math", "Uppercase", "White_Space"};
 
 class Translator {
  public:
@@ -66,8 +89,9 @@ class Translator {
   void escape() {
     begin_atom();
     const char kind = peek(1);
-    const std::string word = "[" + std::string(kWordMembers) + "]";
-    const std::string not_word = "[^" + std::string(kWordMembers) + "]";
+    const std::string members = std::string(kWordMembers).append(kLatin1Numbers);
+    const std::string word = "[" + members + "]";
+    const std::string not_word = "[^" + members + "]";
     switch (kind) {
       case 'w':
         return replace(word);
@@ -112,8 +136,9 @@ class Translator {
         return replace(R"(\x0B)");
       case 'p':
       case 'P':
+        return property();
       case 'x':
-        return braced(kind);
+        return hexadecimal();
       case 'u':
         return code_unit();
       default:
@@ -129,17 +154,31 @@ class Translator {
     at_ += 2;
   }
 
-  // \p{L}, \P{L}, \p{^L}, \x{41}; \x41 as well.
-  void braced(char kind) {
+  // \p{L}, \P{L}, \p{^L}. PCRE2 takes \p{Han} for the characters used in Han text, not those of that script.
+  void property() {
+    const size_t close = in_.find('}', at_);
+    if (peek(2) != '{' || close == std::string_view::npos) refuse(R"(\p without {})");
+    std::string_view name = in_.substr(at_ + 3, close - at_ - 3);
+    const bool negated = name.starts_with('^');
+    if (negated) name.remove_prefix(1);
+    const bool script = name.size() > 2 && std::find(std::begin(kBinaryProperties),
+                                                     std::end(kBinaryProperties),
+                                                     name) == std::end(kBinaryProperties);
+    out_.append((peek(1) == 'P') != negated ? R"(\P{)" : R"(\p{)");
+    out_.append(script ? "sc:" : "").append(name).append("}");
+    at_ = close + 1;
+  }
+
+  // \x{41} and \x41.
+  void hexadecimal() {
     if (peek(2) == '{') {
       const size_t close = in_.find('}', at_);
-      if (close == std::string_view::npos) refuse(std::string("\\") + kind + "{ without }");
+      if (close == std::string_view::npos) refuse(R"(\x{ without })");
       return copy(close + 1 - at_);
     }
-    if (kind != 'x') refuse(std::string("\\") + kind + " without {");
     size_t digits = 0;
     while (digits < 2 && std::isxdigit(static_cast<unsigned char>(peek(2 + digits)))) ++digits;
-    if (digits == 0) refuse("\\x without digits");
+    if (digits == 0) refuse(R"(\x without digits)");
     out_.append(R"(\x{)").append(in_.substr(at_ + 2, digits)).append("}");
     at_ += 2 + digits;
   }
@@ -163,9 +202,7 @@ class Translator {
       if (peek() == '[' && peek(1) != ':') refuse("of a class inside a class");
       if (peek() == '&' && peek(1) == '&') refuse("&&");
       if (peek() == '[') {
-        const size_t close = in_.find(":]", at_ + 2);
-        if (close == std::string_view::npos) refuse("[: without :]");
-        copy(close + 2 - at_);
+        posix_class();
       } else if (peek() == '\\') {
         class_escape();
       } else {
@@ -173,6 +210,18 @@ class Translator {
       }
     }
     copy(1);
+  }
+
+  void posix_class() {
+    const size_t close = in_.find(":]", at_);
+    const auto name = in_.substr(at_ + 2, close - at_ - 2);
+    for (const Named& known : kPosixClasses) {
+      if (close == std::string_view::npos || name != known.name) continue;
+      out_.append(known.members);
+      at_ = close + 2;
+      return;
+    }
+    refuse("[:" + std::string(name.substr(0, 16)) + ":]");
   }
 
   void class_escape() {

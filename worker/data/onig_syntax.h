@@ -7,9 +7,12 @@
 
 namespace tessera {
 
-// Rewrites for PCRE2 with UTF, UCP and MULTILINE. \s, \w, \b take Unicode's classes and not Perl's, \h is a
-// hexadecimal digit, a{1,3}+ repeats instead of being possessive. Throws std::invalid_argument, naming it,
-// on a construct that has no counterpart.
+// Rewrites for PCRE2 with UTF, UCP and MULTILINE. \s, \w, \b and [:alpha:] take Unicode's classes and not
+// Perl's, \h is a hexadecimal digit, a{1,3}+ repeats instead of being possessive. Throws
+// std::invalid_argument, naming it, on a construct that has no counterpart.
+//
+// Two differences remain: Oniguruma also matches several letters for one without case (ss for U+00DF), and
+// each library knows the characters of its own Unicode version.
 std::string pcre_from_onig(std::string_view pattern);
 
 }  // namespace tessera
