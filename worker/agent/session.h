@@ -1,0 +1,76 @@
+// The agent's stream to the coordinator: connects, says Hello, keeps the lease, and connects again for ever.
+#pragma once
+
+#include <absl/status/status.h>
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "tessera/v1/agent.pb.h"
+#include "worker/agent/event_loop.h"
+#include "worker/agent/supervisor.h"
+
+namespace tessera::agent {
+
+inline constexpr std::chrono::milliseconds kMinBackoff{100};
+inline constexpr std::chrono::milliseconds kMaxBackoff{5000};
+// A coordinator on another machine that answers no HTTP/2 ping for both together is taken as gone: the leases
+// of the ranks must not be renewed over a dead network. Together they are no longer than the coordinator's
+// lease. It has to allow pings this frequent (GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS).
+inline constexpr std::chrono::milliseconds kPingInterval{5000};
+inline constexpr std::chrono::milliseconds kPingTimeout{5000};
+
+class Connection;
+
+class Session {
+ public:
+  struct Options {
+    // unix:PATH or HOST:PORT.
+    std::string coordinator;
+    // Whether a network that may fail lies between.
+    bool remote = false;
+    // All of Hello but the runs.
+    v1::Hello hello;
+  };
+  // Called when going on makes no sense: another agent has this node's name, or the coordinator refuses us.
+  using OnFatal = std::function<void(const absl::Status&)>;
+
+  Session(EventLoop& loop, Options options, Supervisor& supervisor, OnFatal on_fatal);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  void start() { connect(); }
+  // Ends the stream and calls `done`; does not connect again.
+  void close(std::function<void()> done);
+
+ private:
+  friend class Connection;
+
+  void connect();
+  void received(const v1::SessionResponse& message);
+  void ended(const grpc::Status& status);
+  void heartbeat();
+  std::chrono::milliseconds next_backoff();
+
+  EventLoop& loop_;
+  const Options options_;
+  Supervisor& supervisor_;
+  const OnFatal on_fatal_;
+  std::unique_ptr<Connection> connection_;
+  bool welcomed_ = false;
+  // So that an outage is logged once, not at every try.
+  bool outage_logged_ = false;
+  std::chrono::milliseconds heartbeat_interval_{0};
+  EventLoop::TimerId heartbeat_timer_;
+  EventLoop::TimerId connect_timer_;
+  std::chrono::milliseconds backoff_ = kMinBackoff;
+  std::minstd_rand random_{std::random_device()()};
+  std::function<void()> closed_;
+};
+
+}  // namespace tessera::agent

@@ -1,0 +1,99 @@
+// All runs of this machine: obeys the coordinator's messages and produces the agent's. Knows nothing of how
+// they travel: a session (session.h) connects it.
+//
+// Nothing is lost while no session is connected: ranks go on, their events stay in files, and each
+// connection starts again from the cursors that the coordinator names. The trainers' leases are renewed only
+// while a session is connected.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/strings/string_view.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/v1/agent.pb.h"
+#include "worker/agent/checker.h"
+#include "worker/agent/event_loop.h"
+#include "worker/agent/oom_watch.h"
+#include "worker/agent/rank.h"
+#include "worker/agent/run.h"
+
+namespace tessera::agent {
+
+// Longest time between an event's being written and its being sent.
+inline constexpr std::chrono::milliseconds kPollInterval{50};
+inline constexpr std::chrono::milliseconds kLeaseInterval{1000};
+
+struct SupervisorOptions {
+  // Absolute.
+  std::filesystem::path state_dir;
+  std::filesystem::path trainer;
+  // Environment of the trainers, as NAME=VALUE.
+  std::vector<std::string> environment;
+  std::string address;
+  std::vector<v1::Device> devices;
+};
+
+class Supervisor {
+ public:
+  // Takes up the runs that an earlier agent left in the state directory. Runs that it had prepared and
+  // not started are deleted: the socket they would meet at went with it, and the coordinator takes a run
+  // that is not named in Hello as failed.
+  Supervisor(EventLoop& loop, SupervisorOptions options);
+  ~Supervisor();
+
+  // What Hello names.
+  std::vector<v1::RunId> runs() const;
+
+  // A session is connected, or no longer. `send` is called from the loop until disconnected().
+  void connected(const v1::Welcome& welcome, Send send);
+  void disconnected();
+  // Any message but Welcome.
+  void handle(const v1::SessionResponse& message);
+
+  // Kills every rank and then calls `done`.
+  void kill_all(std::function<void()> done);
+
+ private:
+  // Attempts of a job are neighbours, the oldest first.
+  using Key = std::pair<std::string, int>;
+
+  static Key key(const v1::RunId& id) { return {id.job_id(), id.attempt()}; }
+  Run* find(const v1::RunId& id);
+  void recover();
+  void prepare(const v1::Prepare& prepare);
+  // Why this machine cannot take the run; OK when it can.
+  absl::Status refusal(const v1::Prepare& prepare) const;
+  void refuse(const v1::RunId& run, const absl::Status& why);
+  void send_prepared(const Run& run);
+  void start(const v1::Start& start);
+  void kill(const v1::Kill& kill);
+  void check(const v1::Check& check);
+  void rank_exited(const Key& run);
+  void remove_if_over(const Key& run);
+  void send_ended(const v1::RunId& run);
+
+  void poll();
+  void renew_leases();
+
+  EventLoop& loop_;
+  const SupervisorOptions options_;
+  OomWatch oom_;
+  RunContext context_;
+  Checker checker_;
+  std::map<Key, std::unique_ptr<Run>> runs_;
+  Send send_;  // null while no session is connected
+  std::chrono::milliseconds fence_{0};
+  std::function<void()> all_killed_;
+  EventLoop::TimerId poll_timer_;
+  EventLoop::TimerId lease_timer_;
+};
+
+}  // namespace tessera::agent
