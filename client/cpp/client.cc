@@ -1,5 +1,7 @@
 #include "client/cpp/client.h"
 
+#include <sys/un.h>
+
 #include <algorithm>
 #include <random>
 #include <utility>
@@ -24,7 +26,10 @@ constexpr std::chrono::seconds kCallTimeout{30};
 constexpr int kPageSize = 200;
 
 bool is_local(absl::string_view address) {
-  if (absl::StartsWith(address, "unix:")) return address.size() > 5;
+  constexpr size_t kPrefix = 5;  // unix:
+  if (absl::StartsWith(address, "unix:")) {
+    return address.size() > kPrefix && address.size() - kPrefix < sizeof(sockaddr_un::sun_path);
+  }
   const size_t colon = address.rfind(':');
   if (colon == absl::string_view::npos || colon + 1 == address.size()) return false;
   const absl::string_view host = address.substr(0, colon);
@@ -48,7 +53,8 @@ absl::StatusOr<Client> Client::connect(const std::string& address, Patience pati
   if (!is_local(address)) {
     return absl::InvalidArgumentError(
         absl::StrCat("address is \"", address,
-                     "\", must be unix:PATH or a loopback HOST:PORT, as in 127.0.0.1:7070"));
+                     "\", must be unix:PATH with a path of at most 107 characters, or a loopback "
+                     "HOST:PORT, as in 127.0.0.1:7070"));
   }
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);

@@ -1,9 +1,5 @@
 #include "client/cpp/job_file.h"
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
 
@@ -13,6 +9,7 @@
 #include "client/cpp/yaml_message.h"
 #include "client/cpp/yaml_tree.h"
 #include "tessera/v1/trainer.pb.h"
+#include "tests/client/temp_dir.h"
 
 namespace tessera {
 namespace {
@@ -261,38 +258,25 @@ TEST(JobFileTest, SurvivesMutations) {
   EXPECT_LT(refused, 3000);
 }
 
-class JobFileOnDiskTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "job_file_XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path write(const std::string& text) {
-    std::ofstream(folder_ / "job.yaml") << text;
-    return folder_ / "job.yaml";
-  }
-
-  std::filesystem::path folder_;
-};
-
-TEST_F(JobFileOnDiskTest, TakesPathsRelativeToTheFile) {
-  const JobFile job = read_job_file(write(kGood));
+TEST(JobFileOnDiskTest, TakesPathsRelativeToTheFile) {
+  TempDir dir;
+  const JobFile job = read_job_file(dir.write("job.yaml", kGood));
   ASSERT_THAT(job.errors, IsEmpty());
-  EXPECT_EQ(job.spec.model().path(), (folder_ / "models/m").string());
+  EXPECT_EQ(job.spec.model().path(), (dir.path() / "models/m").string());
 }
 
-TEST_F(JobFileOnDiskTest, RefusesWhatIsNoFile) {
-  const auto missing = folder_ / "missing.yaml";
+TEST(JobFileOnDiskTest, RefusesWhatIsNoFile) {
+  TempDir dir;
+  const auto missing = dir.path() / "missing.yaml";
   EXPECT_THAT(read_job_file(missing).errors,
               ElementsAre(missing.string() + ": there is no such file"));
-  EXPECT_THAT(read_job_file(folder_).errors,
-              ElementsAre(folder_.string() + ": is a directory, must be a YAML or JSON file"));
+  EXPECT_THAT(read_job_file(dir.path()).errors,
+              ElementsAre(dir.path().string() + ": is a directory, must be a YAML or JSON file"));
 }
 
-TEST_F(JobFileOnDiskTest, RefusesALargeFile) {
-  const auto path = write(std::string(kMaxJobFileBytes + 1, ' '));
+TEST(JobFileOnDiskTest, RefusesALargeFile) {
+  TempDir dir;
+  const auto path = dir.write("job.yaml", std::string(kMaxJobFileBytes + 1, ' '));
   EXPECT_THAT(read_job_file(path).errors,
               ElementsAre(path.string() +
                           ": is larger than 1048576 bytes, too large for a job file"));

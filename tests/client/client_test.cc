@@ -1,0 +1,226 @@
+#include "client/cpp/client.h"
+
+#include <future>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/cpp/status.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "tests/client/fake_coordinator.h"
+#include "tests/client/temp_dir.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr std::chrono::seconds kPatience{20};
+
+v1::WatchJobResponse event(int64_t revision) {
+  v1::WatchJobResponse response;
+  response.mutable_event()->set_revision(revision);
+  return response;
+}
+
+class ClientTest : public ::testing::Test {
+ protected:
+  Client connect(Client::Patience patience = kPatience) {
+    return std::move(*Client::connect(address_, patience));
+  }
+
+  TempDir dir_;
+  std::string address_ = "unix:" + (dir_.path() / "s.sock").string();
+  FakeCoordinator service_{address_};
+};
+
+TEST_F(ClientTest, SubmitKeepsItsRequestIdOverRetries) {
+  std::vector<std::string> ids;
+  service_.on_submit = [&](const auto& request, auto* response) {
+    ids.push_back(request.request_id());
+    if (ids.size() < 3) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now");
+    response->mutable_job()->set_id("a-1");
+    return grpc::Status::OK;
+  };
+  const auto job = connect().submit({}, "the-id");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->id(), "a-1");
+  EXPECT_THAT(ids, ElementsAre("the-id", "the-id", "the-id"));
+}
+
+TEST_F(ClientTest, ARefusalIsNotRetried) {
+  int calls = 0;
+  service_.on_submit = [&](const auto&, auto*) {
+    ++calls;
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no");
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(connect().submit({}, "x").status()));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(ClientTest, ListFollowsPagesUpToItsLimit) {
+  service_.on_list = [&](const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
+    EXPECT_THAT(request.states(), ElementsAre(v1::Job::RUNNING));
+    const int first = request.page_token().empty() ? 0 : std::stoi(request.page_token());
+    for (int i = first; i < first + 2; ++i) response->add_jobs()->set_id(std::to_string(i));
+    response->set_next_page_token(std::to_string(first + 2));
+    return grpc::Status::OK;
+  };
+  const auto jobs = connect().list({v1::Job::RUNNING}, 5);
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_THAT(*jobs, SizeIs(5));
+  EXPECT_EQ(jobs->back().id(), "4");
+}
+
+TEST_F(ClientTest, WatchGoesOnAfterTheLastEventWhenStreamsBreak) {
+  std::vector<int64_t> starts;
+  service_.on_watch = [&](const v1::WatchJobRequest& request, auto* writer) {
+    starts.push_back(request.start_revision());
+    // Revisions of a job have gaps; every stream breaks after two events until the last one.
+    const std::vector<int64_t> stored{3, 4, 10, 11, 12, 20};
+    int sent = 0;
+    for (const int64_t revision : stored) {
+      if (revision < request.start_revision()) continue;
+      if (++sent > 2) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
+      writer->Write(event(revision));
+    }
+    return grpc::Status::OK;
+  };
+  std::vector<int64_t> seen;
+  const auto status = connect().watch(
+      {.id = "a"}, [&](const v1::Event& event) { seen.push_back(event.revision()); });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(seen, ElementsAre(3, 4, 10, 11, 12, 20));
+  EXPECT_THAT(starts, ElementsAre(0, 5, 12));
+}
+
+TEST_F(ClientTest, WatchSurvivesARestartOfTheService) {
+  constexpr int64_t kEvents = 40;
+  service_.on_watch = [&](const v1::WatchJobRequest& request, auto* writer) {
+    for (int64_t revision = std::max<int64_t>(1, request.start_revision()); revision <= kEvents;
+         ++revision) {
+      if (!writer->Write(event(revision))) return grpc::Status::CANCELLED;
+      // Every tenth event is the last one before the service is taken down.
+      if (revision % 10 == 0 && revision < kEvents) {
+        return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+      }
+    }
+    return grpc::Status::OK;
+  };
+  std::vector<int64_t> seen;
+  std::promise<void> halfway;
+  auto watching = std::async(std::launch::async, [&] {
+    return connect().watch({.id = "a"}, [&](const v1::Event& event) {
+      seen.push_back(event.revision());
+      if (event.revision() == 15) halfway.set_value();
+    });
+  });
+  halfway.get_future().wait();
+  service_.stop();
+  service_.start();
+  const absl::Status status = watching.get();
+  EXPECT_TRUE(status.ok()) << status;
+  std::vector<int64_t> all(kEvents);
+  for (int64_t i = 0; i < kEvents; ++i) all[static_cast<size_t>(i)] = i + 1;
+  EXPECT_THAT(seen, ElementsAreArray(all));
+}
+
+TEST_F(ClientTest, WatchShowsNothingTwiceEvenIfTheServiceRepeatsIt) {
+  service_.on_watch = [&](const v1::WatchJobRequest&, auto* writer) {
+    for (const int64_t revision : {1, 2, 2, 1, 3}) writer->Write(event(revision));
+    return grpc::Status::OK;
+  };
+  std::vector<int64_t> seen;
+  EXPECT_TRUE(connect()
+                  .watch({.id = "a"},
+                         [&](const v1::Event& event) { seen.push_back(event.revision()); })
+                  .ok());
+  EXPECT_THAT(seen, ElementsAre(1, 2, 3));
+}
+
+TEST_F(ClientTest, StopEndsAQuietWatch) {
+  std::promise<void> release;
+  auto released = release.get_future().share();
+  service_.on_watch = [&](const v1::WatchJobRequest&, auto* writer) {
+    writer->Write(event(1));
+    released.wait();
+    return grpc::Status::OK;
+  };
+  std::stop_source source;
+  const auto status = connect().watch(
+      {.id = "a"}, [&](const v1::Event&) { source.request_stop(); }, source.get_token());
+  release.set_value();
+  service_.stop();  // The handler reads what this frame owns.
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
+TEST_F(ClientTest, WithoutPatienceAMissingServiceIsToldAtOnce) {
+  service_.stop();
+  Client impatient = connect({});
+  EXPECT_TRUE(absl::IsUnavailable(impatient.get("a").status()));
+  EXPECT_TRUE(absl::IsUnavailable(impatient.watch({.id = "a"}, [](const v1::Event&) {})));
+}
+
+TEST(ConnectTest, RefusesWhatItCannotReachSafely) {
+  const std::string too_long = "unix:/" + std::string(200, 'x');
+  for (const char* address : {"10.0.0.1:7070", "example.com:1", "unix:", "localhost", "0.0.0.0:1",
+                              too_long.c_str()}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(Client::connect(address).status())) << address;
+  }
+  for (const char* address : {"unix:/x", "127.0.0.1:7070", "localhost:1", "[::1]:80"}) {
+    EXPECT_TRUE(Client::connect(address).ok()) << address;
+  }
+}
+
+TEST(RequestIdTest, IsAnotherEachTime) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 100; ++i) ids.insert(make_request_id());
+  EXPECT_THAT(ids, SizeIs(100));
+  EXPECT_THAT(*ids.begin(), SizeIs(32));
+}
+
+grpc::Status with_details(grpc::StatusCode code, const std::string& message,
+                          const google::protobuf::Message& detail) {
+  google::rpc::Status status;
+  status.set_code(code);
+  status.set_message(message);
+  status.add_details()->PackFrom(detail);
+  return {code, message, status.SerializeAsString()};
+}
+
+TEST(StatusTest, DescribesEachViolation) {
+  google::rpc::BadRequest detail;
+  auto& first = *detail.add_field_violations();
+  first.set_field("training.max_steps");
+  first.set_description("training.max_steps is 0, must be above 0");
+  auto& second = *detail.add_field_violations();
+  second.set_field("data.train");
+  second.set_description("there is no such file");
+  const auto status =
+      to_status(with_details(grpc::StatusCode::INVALID_ARGUMENT, "2 mistakes", detail));
+  EXPECT_THAT(describe_error(status), ElementsAre("training.max_steps is 0, must be above 0",
+                                                  "data.train: there is no such file"));
+  EXPECT_EQ(error_reason(status), "");
+}
+
+TEST(StatusTest, KeepsTheReason) {
+  google::rpc::ErrorInfo detail;
+  detail.set_reason("JOB_NOT_FOUND");
+  const auto status = to_status(with_details(grpc::StatusCode::NOT_FOUND, "no job x", detail));
+  EXPECT_EQ(error_reason(status), "JOB_NOT_FOUND");
+  EXPECT_THAT(describe_error(status), ElementsAre("no job x"));
+}
+
+TEST(StatusTest, ReadsAStatusWithoutDetailsOrWithBrokenOnes) {
+  EXPECT_THAT(describe_error(to_status({grpc::StatusCode::INTERNAL, "oops"})), ElementsAre("oops"));
+  EXPECT_THAT(describe_error(to_status({grpc::StatusCode::INTERNAL, "", "\xff\xff"})),
+              ElementsAre(HasSubstr("INTERNAL")));
+}
+
+}  // namespace
+}  // namespace tessera
