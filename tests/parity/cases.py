@@ -75,6 +75,9 @@ CASES = {
     "llama_tied_packing_bfd_split": Case(
         model="llama_tied", sft=packed("bfd_split", max_length=48)
     ),
+    # The embedding of config.json's pad_token_id gets no gradient, wherever the token stands.
+    "pad_token_in_text": Case(data="pads"),
+    "pad_token_in_text_tied": Case(model="llama_tied", data="pads"),
     "grad_accum": Case(training={"gradient_accumulation_steps": 3, "max_steps": 5}),
     "grad_accum_packing": Case(
         data="short",

@@ -127,11 +127,12 @@ def make_texts():
     mixed[3] = ""  # one token, EOS, and no label
     mixed[8] = "x"
     mixed[13] = mixed[13] + EOS  # gets no second EOS
-    mixed[17] = f"one{EOS}two {TURN}\n{PAD} three"
+    mixed[17] = f"one{EOS}two {TURN}\n{TURN} three"
     # More than a thousand: TRL packs each thousand documents by themselves.
     return {
         "mixed": mixed,
         "short": documents(2, 1130, 2),
         "few": documents(3, 31, 5),
         "eval": documents(4, 20, 6),
+        "pads": [text.replace(" ", PAD, i % 3) for i, text in enumerate(documents(5, 60, 4))],
     }
