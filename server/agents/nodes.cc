@@ -116,7 +116,7 @@ Nodes::Expired Nodes::expire() {
       node.given_up = true;
       expired.given_up.push_back(it->first);
       // A Hello must come before anything else from it: its runs are not wanted any more.
-      end(it->first, error(absl::StatusCode::kAborted, "LEASE_EXPIRED",
+      end(it->first, error(absl::StatusCode::kUnavailable, "LEASE_EXPIRED",
                            "the node was silent for longer than its fence period"));
     }
     const bool forget = node.link == nullptr && silence > give_up_after + kForgetAfter;

@@ -1,0 +1,29 @@
+// /metrics: the Prometheus exposition of jobs, nodes and RPCs.
+//
+// Gauges of jobs and nodes are made anew from what there is at each scrape, so nothing has to be taken back
+// when a job is long over or a node gone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <prometheus/metric_family.h>
+
+#include "server/telemetry/series.h"
+
+namespace tessera::server {
+
+struct Overview {
+  std::map<v1::Job::State, int64_t> jobs_by_state;
+  std::vector<v1::Node> nodes;
+  // Unfinished jobs, and those that ended not long ago.
+  std::vector<JobSeries> jobs;
+};
+
+// `others` are appended as they are.
+std::string render_metrics(const Overview& overview,
+                           const std::vector<prometheus::MetricFamily>& others);
+
+}  // namespace tessera::server

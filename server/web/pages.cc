@@ -1,0 +1,147 @@
+#include "server/web/pages.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "server/jobs/state.h"
+
+namespace tessera::server {
+namespace {
+
+constexpr const char* kStyle =
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;"
+    "color:#1b1f24}h1{font-size:1.3rem}h2{font-size:1.05rem;margin-top:2rem}"
+    "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3rem .8rem .3rem 0;"
+    "border-bottom:1px solid #d8dee4}td.n,th.n{text-align:right}"
+    "pre{background:#f6f8fa;padding:1rem;overflow:auto}.SUCCEEDED{color:#1a7f37}"
+    ".FAILED,.LOST{color:#cf222e}.RUNNING,.READY{color:#0969da}";
+
+std::string page(const std::string& title, const std::string& body) {
+  return absl::StrCat("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">",
+                      "<meta http-equiv=\"refresh\" content=\"5\"><title>", escape_html(title),
+                      "</title><style>", kStyle, "</style></head><body><h1>", escape_html(title),
+                      "</h1>", body, "</body></html>\n");
+}
+
+std::string cell(const std::string& text) { return "<td>" + escape_html(text) + "</td>"; }
+std::string number(const std::string& text) { return "<td class=\"n\">" + text + "</td>"; }
+
+std::string state_cell(const std::string& name) {
+  return absl::StrCat("<td class=\"", name, "\">", name, "</td>");
+}
+
+std::string mebibytes(int64_t bytes) {
+  return absl::StrFormat("%.1f", static_cast<double>(bytes) / (1 << 20));
+}
+
+// What is left at the mean pace of the steps in the ring.
+std::string time_left(const JobSeries& series) {
+  if (series.job.state() != v1::Job::RUNNING || series.steps.empty()) return "";
+  double seconds = 0;
+  for (const v1::StepMetrics& step : series.steps) seconds += step.time().total_seconds();
+  const v1::StepMetrics& last = series.steps.back();
+  const double left = (last.total_steps() - last.step()) * seconds / series.steps.size();
+  return absl::FormatDuration(absl::Trunc(absl::Seconds(left), absl::Seconds(1)));
+}
+
+std::string job_row(const JobSeries& series) {
+  const v1::Job& job = series.job;
+  std::string row = absl::StrCat("<tr><td><a href=\"/jobs/", escape_html(job.id()), "\">",
+                                 escape_html(job.id()), "</a></td>",
+                                 state_cell(std::string(state_name(job.state()))));
+  const v1::StepMetrics& step = job.step();
+  if (job.has_step()) {
+    absl::StrAppend(&row, number(absl::StrCat(step.step(), " / ", step.total_steps())),
+                    number(absl::StrFormat("%.4f", step.loss())),
+                    number(absl::StrFormat("%.0f", step.tokens_per_second())));
+  } else {
+    absl::StrAppend(&row, number(""), number(""), number(""));
+  }
+  return absl::StrCat(row, number(time_left(series)), cell(job.reason()), "</tr>");
+}
+
+std::string node_row(const v1::Node& node, absl::Time now) {
+  std::string devices;
+  for (const v1::Device& device : node.devices()) {
+    absl::StrAppend(&devices, devices.empty() ? "" : ", ", device.kind(), ":", device.index(),
+                    device.job().empty() ? "" : " (" + device.job() + ")");
+  }
+  const auto age = absl::Trunc(now - from_proto(node.last_seen_time()), absl::Seconds(1));
+  return absl::StrCat("<tr>", cell(node.name()), state_cell(v1::Node::State_Name(node.state())),
+                      cell(node.hostname()), cell(devices),
+                      cell(absl::StrCat(absl::FormatDuration(age), " ago")), "</tr>");
+}
+
+std::string memory_table(const JobSeries& series) {
+  std::string table =
+      "<h2>Memory (MiB)</h2><table><tr><th>rank</th><th>owner</th><th class=\"n\">now</th>"
+      "<th class=\"n\">at peak</th><th class=\"n\">own peak</th></tr>";
+  for (const auto& [rank, snapshot] : series.memory) {
+    for (const v1::OwnerBytes& owner : snapshot.owners()) {
+      absl::StrAppend(&table, "<tr>", cell(absl::StrCat(rank)), cell(owner.owner()),
+                      number(mebibytes(owner.current_bytes())),
+                      number(mebibytes(owner.at_peak_bytes())),
+                      number(mebibytes(owner.peak_bytes())), "</tr>");
+    }
+    absl::StrAppend(&table, "<tr>", cell(absl::StrCat(rank)), cell("all"),
+                    number(mebibytes(snapshot.current_bytes())),
+                    number(mebibytes(snapshot.peak_bytes())),
+                    number(mebibytes(snapshot.peak_bytes())), "</tr><tr>",
+                    cell(absl::StrCat(rank)), cell("resident set"),
+                    number(mebibytes(snapshot.rss_bytes())), number(""),
+                    number(mebibytes(snapshot.peak_rss_bytes())), "</tr>");
+  }
+  return table + "</table>";
+}
+
+}  // namespace
+
+std::string escape_html(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"&", "&amp;"},
+                                    {"<", "&lt;"},
+                                    {">", "&gt;"},
+                                    {"\"", "&quot;"},
+                                    {"'", "&#39;"}});
+}
+
+std::string render_overview(const Overview& overview, absl::Time now) {
+  std::string jobs =
+      "<h2>Jobs</h2><table><tr><th>job</th><th>state</th><th class=\"n\">step</th>"
+      "<th class=\"n\">loss</th><th class=\"n\">tokens/s</th><th class=\"n\">left</th><th></th></tr>";
+  std::vector<const JobSeries*> newest;
+  for (const JobSeries& series : overview.jobs) newest.push_back(&series);
+  std::sort(newest.begin(), newest.end(), [](auto* a, auto* b) {
+    return from_proto(a->job.create_time()) > from_proto(b->job.create_time());
+  });
+  for (const JobSeries* series : newest) jobs += job_row(*series);
+  std::string nodes =
+      "</table><h2>Nodes</h2><table><tr><th>node</th><th>state</th><th>host</th><th>devices</th>"
+      "<th>last seen</th></tr>";
+  for (const v1::Node& node : overview.nodes) nodes += node_row(node, now);
+  return page("Tessera", absl::StrCat(jobs, nodes, "</table>"));
+}
+
+std::string render_job(const JobSeries& series, absl::Time now) {
+  const v1::Job& job = series.job;
+  const auto age = absl::Trunc(now - from_proto(job.create_time()), absl::Seconds(1));
+  std::string body =
+      absl::StrCat("<p><a href=\"/\">All jobs</a></p><table><tr><th>job</th><th>state</th>"
+                   "<th class=\"n\">step</th><th class=\"n\">loss</th><th class=\"n\">tokens/s</th>"
+                   "<th class=\"n\">left</th><th></th></tr>",
+                   job_row(series), "</table><p>Submitted ", absl::FormatDuration(age),
+                   " ago. Attempt ", job.attempt(), ", ", job.restarts(),
+                   " restarts since the last checkpoint",
+                   job.has_checkpoint() ? absl::StrCat(" (step ", job.checkpoint().step(), ")") : "",
+                   ".</p>");
+  if (!series.memory.empty()) body += memory_table(series);
+  body += "<h2>Log</h2><pre>";
+  for (const v1::LogLine& line : series.log) {
+    absl::StrAppend(&body, line.rank() < 0 ? "" : absl::StrCat("[", line.rank(), "] "),
+                    escape_html(line.text()), "\n");
+  }
+  return page(job.id(), body + "</pre>");
+}
+
+}  // namespace tessera::server
