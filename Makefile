@@ -38,7 +38,8 @@ tsan: setup  ## run the tests of the core under ThreadSanitizer
 
 .PHONY: cuda
 cuda: setup  ## compile and link the CUDA and NCCL backends; see docs/gpu-checklist.md
-	scripts/build_cuda.sh
+	scripts/setup-cuda.sh
+	scripts/build.sh cuda
 
 .PHONY: format
 format:  ## format C++ and Python in place

@@ -12,9 +12,13 @@ case $preset in
   *) folder=build/$preset ;;
 esac
 
-torch_dir=$(scripts/torch_dir.sh)
+# The cuda preset finds its own, in .venv-cuda.
+torch=()
+if [[ $preset != cuda ]]; then
+  torch=(-DTorch_DIR:PATH="$(scripts/torch-dir.sh)")
+fi
 if [[ ! -f $folder/build.ninja ]] ||
-  ! grep -qsxF "Torch_DIR:PATH=$torch_dir" "$folder/CMakeCache.txt"; then
-  cmake --preset "$preset" -DTorch_DIR:PATH="$torch_dir"
+  ! grep -qsxF -- "${torch[*]#-D}" "$folder/CMakeCache.txt"; then
+  cmake --preset "$preset" "${torch[@]}"
 fi
 cmake --build "$folder" --parallel "$(scripts/jobs.sh)" ${1:+--target "$@"}

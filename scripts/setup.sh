@@ -62,8 +62,10 @@ as_root() {
   fi
 }
 
+# Quiet; what went wrong is on standard error.
 apt_get() {
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 "$@"
+  as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" >/dev/null
 }
 
 install_system_packages() {
@@ -82,15 +84,15 @@ install_system_packages() {
     die "not root and no sudo. Ask an administrator to run: apt-get install ${missing[*]} mold"
   fi
 
-  say "installing ${#missing[@]} system packages"
-  apt_get update -qq || die "apt-get update failed. Setting up needs the network once; see above."
+  say "installing ${#missing[@]} system packages and what they need"
+  apt_get update || die "apt-get update failed. Setting up needs the network once; see above."
   if [[ ${#missing[@]} -gt 0 ]]; then
-    apt_get install -y -qq --no-install-recommends "${missing[@]}" ||
+    apt_get install -y --no-install-recommends "${missing[@]}" ||
       die "apt-get install failed; see above. On Ubuntu the 'universe' component must be enabled."
   fi
   if [[ -z $linker ]]; then
-    apt_get install -y -qq --no-install-recommends mold ||
-      apt_get install -y -qq --no-install-recommends lld ||
+    apt_get install -y --no-install-recommends mold ||
+      apt_get install -y --no-install-recommends lld ||
       say "neither mold nor lld could be installed: linking will be slower"
   fi
 }

@@ -15,5 +15,5 @@ for candidate in "${candidates[@]}"; do
     exit
   fi
 done
-echo "torch_dir: no LibTorch in ${TESSERA_TORCH:-.venv}; run scripts/setup.sh" >&2
+echo "torch-dir: no LibTorch in ${TESSERA_TORCH:-.venv}; run scripts/setup.sh" >&2
 exit 1
