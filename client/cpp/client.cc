@@ -23,6 +23,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kCallTimeout{30};
+constexpr std::chrono::milliseconds kSettleTime{200};
 constexpr int kPageSize = 200;
 
 bool is_local(absl::string_view address) {
@@ -57,8 +58,7 @@ absl::StatusOr<Client> Client::connect(const std::string& address, Patience pati
                      "HOST:PORT, as in 127.0.0.1:7070"));
   }
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // A restarted service is another one: no state of a shared channel may outlive it.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -66,8 +66,16 @@ absl::StatusOr<Client> Client::connect(const std::string& address, Patience pati
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments), patience);
 }
 
-Client::Client(const std::shared_ptr<grpc::Channel>& channel, Patience patience)
-    : stub_(v1::Coordinator::NewStub(channel)), patience_(patience) {}
+Client::Client(std::shared_ptr<grpc::Channel> channel, Patience patience)
+    : channel_(std::move(channel)),
+      stub_(v1::Coordinator::NewStub(channel_)),
+      patience_(patience) {}
+
+void Client::settle() {
+  const grpc_connectivity_state state = channel_->GetState(true);
+  if (state != GRPC_CHANNEL_CONNECTING && state != GRPC_CHANNEL_TRANSIENT_FAILURE) return;
+  channel_->WaitForConnected(std::chrono::system_clock::now() + kSettleTime);
+}
 
 template <class Request, class Response>
 absl::StatusOr<Response> Client::call(
@@ -76,6 +84,7 @@ absl::StatusOr<Response> Client::call(
   const auto give_up = SteadyClock::now() + patience_;
   Backoff backoff;
   while (true) {
+    settle();
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
@@ -149,6 +158,7 @@ absl::Status Client::watch(const WatchOptions& options,
   SteadyClock::time_point give_up;
   Backoff backoff;
   while (true) {
+    settle();
     grpc::ClientContext context;
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
     const auto began = SteadyClock::now();

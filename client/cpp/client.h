@@ -65,13 +65,18 @@ class Client {
  private:
   using Stub = v1::Coordinator::Stub;
 
-  Client(const std::shared_ptr<grpc::Channel>& channel, Patience patience);
+  Client(std::shared_ptr<grpc::Channel> channel, Patience patience);
+
+  // After a failed connection, waits a moment for the next one. A call that fails at once does not drive the
+  // channel: it would take seconds to notice that the service is back.
+  void settle();
 
   template <class Request, class Response>
   absl::StatusOr<Response> call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                              Response*),
                                 const Request& request, std::stop_token stop);
 
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<Stub> stub_;
   Patience patience_;
 };
