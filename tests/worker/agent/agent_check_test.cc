@@ -48,7 +48,8 @@ TEST_F(AgentCheckTest, ReportsATrainerThatBreaks) {
 }
 
 TEST_F(AgentCheckTest, ReportsATrainerThatIsMissing) {
-  start_agent({"--trainer", "/nowhere/tessera-trainer"});
+  trainer_ = "/nowhere/tessera-trainer";
+  start_agent();
   const v1::CheckResult result = check("good");
   ASSERT_EQ(result.violations_size(), 1);
   EXPECT_THAT(result.violations(0).message(), HasSubstr("No such file"));

@@ -67,7 +67,7 @@ void AgentTest::start_agent(const std::vector<std::string>& flags) {
   ProcessOptions options;
   options.command = {AGENT_PATH,  "--coordinator", coordinator_->target(),
                      "--node",    "test-node",     "--state-dir",
-                     (directory_ / "state").string(), "--trainer", FAKE_TRAINER_PATH,
+                     (directory_ / "state").string(), "--trainer", trainer_,
                      "--cpu-slots", "8",           "--cuda-devices",
                      "none"};
   options.command.insert(options.command.end(), flags.begin(), flags.end());
@@ -226,6 +226,10 @@ bool AgentTest::await_dead(pid_t pid) const {
     const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat", 4096);
     return !stat.ok() || stat->substr(stat->rfind(')') + 2, 1) == "Z";
   });
+}
+
+bool AgentTest::await_log(const std::string& text) const {
+  return await([&] { return agent_log().find(text) != std::string::npos; });
 }
 
 std::vector<int> count_to(int last) {

@@ -53,7 +53,9 @@ class AgentTest : public testing::Test {
   std::filesystem::path run_directory(const v1::RunId& run) const;
   bool await_gone(const std::filesystem::path& path) const;
   bool await_dead(pid_t pid) const;
+  bool await_log(const std::string& text) const;
 
+  std::string trainer_ = FAKE_TRAINER_PATH;
   std::filesystem::path directory_;
   std::unique_ptr<FakeCoordinator> coordinator_;
   std::unique_ptr<Process> agent_;

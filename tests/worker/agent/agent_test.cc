@@ -172,7 +172,8 @@ TEST_F(AgentTest, RefusesAJobIdThatLeavesTheStateDirectory) {
 }
 
 TEST_F(AgentTest, ReportsATrainerThatCannotBeStarted) {
-  start_agent({"--trainer", "/nowhere/tessera-trainer"});
+  trainer_ = "/nowhere/tessera-trainer";
+  start_agent();
   const v1::RunId run = start_run("steps-1", 2);
   EXPECT_THAT(await_exit(run, 0).failure().message(), HasSubstr("No such file"));
   EXPECT_TRUE(await_exit(run, 1).has_failure());
@@ -222,19 +223,15 @@ TEST_F(AgentTest, RenewsTheLeaseWhileConnectedOnly) {
     return ::stat(lease.c_str(), &info) == 0 && info.st_mtime > 1000;
   };
   ASSERT_EQ(::utimensat(AT_FDCWD, lease.c_str(), past, 0), 0);
-  const auto await_renewal = [&] {
-    // Heartbeats wake the condition.
-    return coordinator_->await(renewed);
-  };
-  EXPECT_TRUE(await_renewal());
+  EXPECT_TRUE(coordinator_->await(renewed));  // Heartbeats wake it.
   coordinator_->stop();
   // The stream's end may still be on its way: it has come when the agent says so.
-  while (agent_log().find("no coordinator at") == std::string::npos) ::usleep(5000);
+  ASSERT_TRUE(await_log("no coordinator at"));
   ASSERT_EQ(::utimensat(AT_FDCWD, lease.c_str(), past, 0), 0);
   ::usleep(1'300'000);  // Longer than the interval: it would have been renewed.
   EXPECT_FALSE(renewed());
   coordinator_->start();
-  EXPECT_TRUE(await_renewal());
+  EXPECT_TRUE(coordinator_->await(renewed));
 }
 
 }  // namespace
