@@ -1,0 +1,96 @@
+// WatchJob: every event once and in order, whatever happens meanwhile.
+#include <atomic>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "tests/server/service.h"
+
+namespace tessera::server {
+namespace {
+
+constexpr int kNumSteps = 600;
+
+// Follows the job, breaking off after every `stride` events and coming back.
+std::vector<v1::Event> follow_in_pieces(Service& service, const std::string& id, int stride) {
+  std::vector<v1::Event> events;
+  bool over = false;
+  while (!over) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    v1::WatchJobRequest request;
+    request.set_id(id);
+    request.set_start_revision(events.empty() ? 0 : events.back().revision() + 1);
+    auto stream = service.stub().WatchJob(&context, request);
+    v1::WatchJobResponse response;
+    int count = 0;
+    while (count < stride && stream->Read(&response)) {
+      events.push_back(response.event());
+      ++count;
+    }
+    over = count < stride;
+    if (!over) context.TryCancel();
+    const grpc::Status status = stream->Finish();
+    EXPECT_EQ(status.ok(), over) << status.error_message();
+  }
+  return events;
+}
+
+TEST(Watch, ResumesWithoutLossOrRepeatWhileEventsCome) {
+  Service service;
+  const v1::Job job = service.submit(make_spec());
+  Agent agent(service, "n1", 1);
+  const v1::RunId run = agent.prepare().run();
+  agent.started(run, 0);
+  std::vector<std::vector<v1::Event>> seen(4);
+  std::vector<std::thread> watchers;
+  for (size_t i = 0; i < seen.size(); ++i) {
+    watchers.emplace_back(
+        [&, i] { seen[i] = follow_in_pieces(service, job.id(), i == 0 ? 1 << 20 : 7 * i + 1); });
+  }
+  for (int step = 1; step <= kNumSteps; ++step) agent.step(run, 0, step);
+  agent.finished(run, 0);
+  agent.ended(run);
+  for (std::thread& watcher : watchers) watcher.join();
+  const std::vector<v1::Event> stored = service.events(job.id());
+  for (const auto& events : seen) {
+    ASSERT_EQ(events.size(), stored.size());
+    int last_step = 0;
+    for (size_t i = 0; i < events.size(); ++i) {
+      ASSERT_EQ(events[i].revision(), stored[i].revision());
+      if (events[i].has_step()) {
+        ASSERT_EQ(events[i].step().step(), ++last_step);
+      }
+    }
+    EXPECT_EQ(last_step, kNumSteps);
+    EXPECT_EQ(events.back().state().state(), v1::Job::SUCCEEDED);
+  }
+}
+
+TEST(Watch, EndsAtOnceForAJobThatHasEnded) {
+  Service service;
+  const v1::Job job = service.submit(make_spec());
+  service.cancel(job.id());
+  const auto events = service.events(job.id(), 0, true);
+  EXPECT_EQ(events.back().state().state(), v1::Job::CANCELLED);
+  EXPECT_TRUE(service.events(job.id(), events.back().revision() + 1, true).empty());
+}
+
+TEST(Watch, WithoutFollowEndsAfterTheStoredEvents) {
+  Service service;
+  const v1::Job job = service.submit(make_spec());
+  EXPECT_EQ(service.events(job.id()).front().state().state(), v1::Job::QUEUED);
+}
+
+TEST(Watch, ALiveWatcherSeesTheEnd) {
+  Service service;
+  const v1::Job job = service.submit(make_spec());
+  std::vector<v1::Event> events;
+  std::thread watcher([&] { events = service.events(job.id(), 0, true); });
+  service.cancel(job.id());
+  watcher.join();
+  EXPECT_EQ(events.back().state().state(), v1::Job::CANCELLED);
+}
+
+}  // namespace
+}  // namespace tessera::server
