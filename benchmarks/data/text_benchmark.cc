@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   benchmark::RegisterBenchmark("pack_bfd", tessera::pack, PackingStrategy::kBfd)->Unit(unit);
   benchmark::RegisterBenchmark("pack_bfd_split", tessera::pack, PackingStrategy::kBfdSplit)
       ->Unit(unit);
-  benchmark::RegisterBenchmark("pack_wrapped", tessera::pack, PackingStrategy::kWrapped)->Unit(unit);
+  benchmark::RegisterBenchmark("pack_wrapped", tessera::pack, PackingStrategy::kWrapped)
+      ->Unit(unit);
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -1,4 +1,5 @@
-// Tokens that are found in a text before anything else looks at it: special ones and what users add.
+// Tokens that are found in a text before anything else looks at it: special ones and what users
+// add.
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,8 @@ namespace tessera {
 
 class Bpe final : public TokenModel {
  public:
-  // Throws UserError: no vocabulary or merges, ids out of range or twice, merges of tokens there are not,
-  // dropout and other features that byte-level models do not have.
+  // Throws UserError: no vocabulary or merges, ids out of range or twice, merges of tokens there
+  // are not, dropout and other features that byte-level models do not have.
   explicit Bpe(const JsonNode& node);
 
   std::unique_ptr<Scratch> make_scratch() const override;

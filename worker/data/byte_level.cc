@@ -17,7 +17,8 @@ constexpr bool printable(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
 }
 
-// A printable byte stands for itself, as a Latin-1 character; the others take U+0100 and up, in order.
+// A printable byte stands for itself, as a Latin-1 character; the others take U+0100 and up, in
+// order.
 struct Alphabet {
   std::array<char32_t, 256> characters{};
   std::array<int16_t, kNumCharacters> bytes{};
@@ -33,7 +34,8 @@ struct Alphabet {
 };
 constexpr Alphabet kAlphabet;
 
-// A space in front of each piece that has none, standing for what the piece's first character stands for.
+// A space in front of each piece that has none, standing for what the piece's first character
+// stands for.
 void add_prefix_spaces(Pieces& pieces) {
   const auto& text = pieces.text.text;
   const auto bare = [&](Span piece) { return text[piece.begin] != ' '; };
@@ -79,13 +81,15 @@ std::optional<std::string> bytes_of_token(std::string_view token) {
 
 std::string token_of_bytes(std::string_view bytes) {
   std::string token;
-  for (const char byte : bytes) append_utf8(byte_level_character(static_cast<uint8_t>(byte)), token);
+  for (const char byte : bytes)
+    append_utf8(byte_level_character(static_cast<uint8_t>(byte)), token);
   return token;
 }
 
 ByteLevel::ByteLevel(const JsonNode& node)
     : add_prefix_space_(node.boolean("add_prefix_space", true)) {
-  if (node.boolean("use_regex", true)) split_.emplace(Regex(kGpt2Pattern), SplitBehavior::kIsolated);
+  if (node.boolean("use_regex", true))
+    split_.emplace(Regex(kGpt2Pattern), SplitBehavior::kIsolated);
 }
 
 void ByteLevel::apply(Pieces& pieces, Regex::Matcher& matcher) const {

@@ -1,5 +1,5 @@
-// GPT-2's byte-level alphabet: tokenizer.json writes a token's bytes as printable characters. Here tokens are
-// kept as bytes, so the alphabet matters at load alone.
+// GPT-2's byte-level alphabet: tokenizer.json writes a token's bytes as printable characters. Here
+// tokens are kept as bytes, so the alphabet matters at load alone.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace tessera {
 char32_t byte_level_character(uint8_t byte);
 std::optional<uint8_t> byte_level_byte(char32_t character);
 
-// The bytes a token stands for; none where a character is not of the alphabet. Requires valid UTF-8.
+// The bytes a token stands for; none where a character is not of the alphabet. Requires valid
+// UTF-8.
 std::optional<std::string> bytes_of_token(std::string_view token);
 // The token that stands for these bytes.
 std::string token_of_bytes(std::string_view bytes);

@@ -58,8 +58,7 @@ class PackedDataset final : public Dataset {
   int64_t num_tokens(int64_t index) const override { return num_tokens_[index]; }
 
   int64_t num_labels(int64_t index) const override {
-    const auto documents =
-        one_document_a_row_ ? 1 : static_cast<int64_t>(plan_.row(index).size());
+    const auto documents = one_document_a_row_ ? 1 : static_cast<int64_t>(plan_.row(index).size());
     return num_tokens_[index] - documents;
   }
 
@@ -116,8 +115,8 @@ struct Block {
   std::exception_ptr error;
 };
 
-// Blocks are taken in order, so those before one that fails are all read: the first error in the file is
-// reported whatever the threads do.
+// Blocks are taken in order, so those before one that fails are all read: the first error in the
+// file is reported whatever the threads do.
 std::vector<Block> tokenize_blocks(const DatasetOptions& options, const JsonlFile& file,
                                    const Tokenizer& tokenizer, const std::string& eos_token) {
   const auto& lines = file.lines();

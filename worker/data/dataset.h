@@ -38,14 +38,13 @@ struct DatasetOptions {
   PackingStrategy packing = PackingStrategy::kNone;
   int64_t max_documents = 0;  // read only the first ones; 0: all (a check of a job reads a sample)
   int64_t vocab_size = 0;     // of the model; ids must be below it. 0: not checked
-  int num_threads = 0;        // that tokenise; 0: as many as the machine has cores. No rows depend on it.
+  int num_threads = 0;  // that tokenise; 0: as many as the machine has cores. No rows depend on it.
 };
 
-// Reads, tokenises, truncates and packs as TRL's SFTTrainer does for a `text` dataset: EOS appended where
-// missing, truncation to max_length from the right, then packing per thousand documents. Rows are in file
-// order.
-// Throws UserError naming file and line: not readable, no documents, not JSON, no such field, not a string,
-// invalid UTF-8, no EOS token, an id the model does not have.
+// Reads, tokenises, truncates and packs as TRL's SFTTrainer does for a `text` dataset: EOS appended
+// where missing, truncation to max_length from the right, then packing per thousand documents. Rows
+// are in file order. Throws UserError naming file and line: not readable, no documents, not JSON,
+// no such field, not a string, invalid UTF-8, no EOS token, an id the model does not have.
 std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// Small JSON files of a model directory (tokenizer.json and its like), read as untrusted input: bounded in
-// size and depth, and every error names the file and the place in it.
+// Small JSON files of a model directory (tokenizer.json and its like), read as untrusted input:
+// bounded in size and depth, and every error names the file and the place in it.
 #pragma once
 
 #include <simdjson.h>
@@ -18,8 +18,8 @@ inline constexpr size_t kMaxJsonDepth = 64;
 
 class JsonFile;
 
-// A value and where it stands. Valid while its JsonFile lives. Every getter throws UserError when the value
-// is of another type, naming file and place.
+// A value and where it stands. Valid while its JsonFile lives. Every getter throws UserError when
+// the value is of another type, naming file and place.
 class JsonNode {
  public:
   JsonNode(const JsonFile& file, std::string place, simdjson::dom::element value)

@@ -22,8 +22,9 @@ class JsonlFile {
     std::string_view text;
   };
 
-  // Maps the file and finds its lines, the first `max_lines` that are not blank (0: all). `field` of the job
-  // file is what errors are charged to. Throws UserError: not readable, a line above kMaxLineBytes.
+  // Maps the file and finds its lines, the first `max_lines` that are not blank (0: all). `field`
+  // of the job file is what errors are charged to. Throws UserError: not readable, a line above
+  // kMaxLineBytes.
   JsonlFile(std::filesystem::path path, std::string field, int64_t max_lines = 0);
 
   const std::vector<Line>& lines() const { return lines_; }
@@ -43,8 +44,8 @@ class JsonlParser {
  public:
   explicit JsonlParser(const JsonlFile& file) : file_(file) {}
 
-  // The string under `key`, valid until the next call. Throws UserError: not JSON, not UTF-8, not an object,
-  // no such key, not a string.
+  // The string under `key`, valid until the next call. Throws UserError: not JSON, not UTF-8, not
+  // an object, no such key, not a string.
   std::string_view string(const JsonlFile::Line& line, std::string_view key);
 
  private:

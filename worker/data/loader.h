@@ -24,11 +24,11 @@ struct LoaderOptions {
   int64_t pad_token_id = 0;  // of tokens that are padding; any id of the model does
 };
 
-// Deals rows to ranks. It has no state but a cache: a microbatch is addressed by (epoch, index), which is the
-// whole cursor of a resumed run. The order of an epoch is that of accelerate's SeedableRandomSampler:
-// torch.randperm from a generator seeded with seed + epoch. Rows that do not fill the last microbatch
-// evenly are dealt out once, never repeated; ranks left without rows get an empty (padded) batch.
-// Thread safe. Tensors are charged to Owner::kData.
+// Deals rows to ranks. It has no state but a cache: a microbatch is addressed by (epoch, index),
+// which is the whole cursor of a resumed run. The order of an epoch is that of accelerate's
+// SeedableRandomSampler: torch.randperm from a generator seeded with seed + epoch. Rows that do not
+// fill the last microbatch evenly are dealt out once, never repeated; ranks left without rows get
+// an empty (padded) batch. Thread safe. Tensors are charged to Owner::kData.
 class Loader {
  public:
   // The dataset outlives this.

@@ -19,7 +19,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, const std::string& fie
   // Not to wait for a writer, should the path name a FIFO.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail(std::strerror(errno));
-  struct stat status {};
+  struct stat status{};
   const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
   void* mapped = MAP_FAILED;
   if (regular && status.st_size > 0) {

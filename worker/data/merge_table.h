@@ -1,4 +1,5 @@
-// What two neighbouring tokens merge to: a flat hash table, since BPE does little else than look here.
+// What two neighbouring tokens merge to: a flat hash table, since BPE does little else than look
+// here.
 #pragma once
 
 #include <bit>

@@ -11,11 +11,12 @@ namespace {
 constexpr char32_t kNumCodePoints = 0x110000;
 constexpr char32_t kFirstChangeable = 0x300;  // NFC leaves everything below alone
 constexpr int kMaxDecomposition = 18;
-constexpr char32_t kHangulBase = 0xAC00, kLeadBase = 0x1100, kVowelBase = 0x1161, kTailBase = 0x11A7;
+constexpr char32_t kHangulBase = 0xAC00, kLeadBase = 0x1100, kVowelBase = 0x1161,
+                   kTailBase = 0x11A7;
 constexpr char32_t kNumLeads = 19, kNumVowels = 21, kNumTails = 28;
 
-// A code point of the decomposed text. `change` is how many code points more than one of the source it
-// takes the place of, negated: 0 replaces one, 1 is inserted, -1 replaces two.
+// A code point of the decomposed text. `change` is how many code points more than one of the source
+// it takes the place of, negated: 0 replaces one, 1 is inserted, -1 replaces two.
 struct Part {
   char32_t code_point;
   int change;
@@ -86,8 +87,7 @@ void compose_in_place(std::vector<Part>& parts) {
       const bool adjacent = starter + 1 == size;
       // Blocked, by a starter or a mark of the same class or a higher one in between.
       const bool blocked = !adjacent && parts[size - 1].combining_class >= part.combining_class;
-      const char32_t composite =
-          blocked ? 0 : compose(parts[starter].code_point, part.code_point);
+      const char32_t composite = blocked ? 0 : compose(parts[starter].code_point, part.code_point);
       if (composite != 0) {
         parts[starter].code_point = composite;
         parts[starter].change += part.change - 1;
@@ -147,7 +147,8 @@ bool Nfc::inert(char32_t code_point) const {
   return code_point < kFirstChangeable || inert_[code_point];
 }
 
-// Where the text from an inert code point on, which what follows may change, begins; the size if nowhere.
+// Where the text from an inert code point on, which what follows may change, begins; the size if
+// nowhere.
 size_t Nfc::first_change(std::string_view text) const {
   size_t last_inert = 0;
   for (size_t i = 0; i < text.size();) {

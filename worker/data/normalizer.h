@@ -1,5 +1,5 @@
-// The normalizers of tokenizer.json. Another one is a class in a file of its own, and a row in the table of
-// normalizer.cc.
+// The normalizers of tokenizer.json. Another one is a class in a file of its own, and a row in the
+// table of normalizer.cc.
 #pragma once
 
 #include <memory>

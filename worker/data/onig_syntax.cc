@@ -30,8 +30,8 @@ constexpr Named kPosixClasses[] = {
     {"xdigit", "0-9A-Fa-f"},
 };
 // Properties of more than two letters that are not the names of scripts.
-constexpr std::string_view kBinaryProperties[] = {
-    "Alphabetic", "Any", "Emoji", "Ideographic", "Lowercase", "Math", "Uppercase", "White_Space"};
+constexpr std::string_view kBinaryProperties[] = {"Alphabetic", "Any",  "Emoji",     "Ideographic",
+                                                  "Lowercase",  "Math", "Uppercase", "White_Space"};
 
 class Translator {
  public:
@@ -154,16 +154,17 @@ class Translator {
     at_ += 2;
   }
 
-  // \p{L}, \P{L}, \p{^L}. PCRE2 takes \p{Han} for the characters used in Han text, not those of that script.
+  // \p{L}, \P{L}, \p{^L}. PCRE2 takes \p{Han} for the characters used in Han text, not those of
+  // that script.
   void property() {
     const size_t close = in_.find('}', at_);
     if (peek(2) != '{' || close == std::string_view::npos) refuse(R"(\p without {})");
     std::string_view name = in_.substr(at_ + 3, close - at_ - 3);
     const bool negated = name.starts_with('^');
     if (negated) name.remove_prefix(1);
-    const bool script = name.size() > 2 && std::find(std::begin(kBinaryProperties),
-                                                     std::end(kBinaryProperties),
-                                                     name) == std::end(kBinaryProperties);
+    const bool script =
+        name.size() > 2 && std::find(std::begin(kBinaryProperties), std::end(kBinaryProperties),
+                                     name) == std::end(kBinaryProperties);
     out_.append((peek(1) == 'P') != negated ? R"(\P{)" : R"(\p{)");
     out_.append(script ? "sc:" : "").append(name).append("}");
     at_ = close + 1;

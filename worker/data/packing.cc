@@ -7,8 +7,8 @@
 namespace tessera {
 namespace {
 
-// Rows that have room left, by how much. The room of a row is at most max_length, so a bitmap of the rooms
-// in use finds the least one that is enough in a few words, level by level.
+// Rows that have room left, by how much. The room of a row is at most max_length, so a bitmap of
+// the rooms in use finds the least one that is enough in a few words, level by level.
 class RoomIndex {
  public:
   explicit RoomIndex(int64_t max_room) {
@@ -56,8 +56,8 @@ class RoomIndex {
   std::vector<std::vector<uint64_t>> levels_;  // of bits; a bit says whether a word below has any
 };
 
-// Puts each segment, longest first, into the row with the least room that is enough; among rows of equal
-// room, the one that came to it first.
+// Puts each segment, longest first, into the row with the least room that is enough; among rows of
+// equal room, the one that came to it first.
 class BestFit {
  public:
   explicit BestFit(int64_t max_length)
@@ -163,8 +163,7 @@ void best_fit(std::span<const int64_t> lengths, int64_t first, int64_t max_lengt
   for (size_t i = 0; i < lengths.size(); ++i) {
     const int64_t end = split ? lengths[i] : std::min(lengths[i], max_length);
     for (int64_t begin = 0; begin < end; begin += max_length) {
-      pieces.push_back(
-          {first + static_cast<int64_t>(i), begin, std::min(max_length, end - begin)});
+      pieces.push_back({first + static_cast<int64_t>(i), begin, std::min(max_length, end - begin)});
     }
   }
   packer.pack(pieces, plan);

@@ -35,11 +35,12 @@ struct PackingPlan {
   }
 };
 
-// Documents packed together: rows never hold documents of two batches. TRL packs inside datasets.map,
-// whose batches have this size.
+// Documents packed together: rows never hold documents of two batches. TRL packs inside
+// datasets.map, whose batches have this size.
 inline constexpr int64_t kPackingBatch = 1000;
 
-// TRL's plan, row for row. Empty documents are left out. max_length 0 means no limit, with kNone only.
+// TRL's plan, row for row. Empty documents are left out. max_length 0 means no limit, with kNone
+// only.
 PackingPlan plan_packing(std::span<const int64_t> lengths, int64_t max_length,
                          PackingStrategy strategy);
 

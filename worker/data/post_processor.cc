@@ -28,7 +28,8 @@ std::vector<int32_t> ids_of(const JsonNode& special_token) {
   return ids;
 }
 
-// "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, ...], the ids under "special_tokens".
+// "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, ...], the ids under
+// "special_tokens".
 void read_template(const JsonNode& node, PostProcessor& processor) {
   std::vector<int32_t> before;
   std::vector<int32_t> after;

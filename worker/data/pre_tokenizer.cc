@@ -30,8 +30,8 @@ std::unique_ptr<const PreTokenizer> make(const JsonNode& node) {
 
 std::unique_ptr<const PreTokenizer> make_digits(const JsonNode& node) {
   return std::make_unique<Split>(Regex(R"(\p{N})"), node.boolean("individual_digits", false)
-                                                       ? SplitBehavior::kIsolated
-                                                       : SplitBehavior::kContiguous);
+                                                        ? SplitBehavior::kIsolated
+                                                        : SplitBehavior::kContiguous);
 }
 
 struct Kind {

@@ -1,5 +1,5 @@
-// The pre-tokenizers of tokenizer.json: they cut a text into the pieces that the model merges within.
-// Another one is a class in a file of its own, and a row in the table of pre_tokenizer.cc.
+// The pre-tokenizers of tokenizer.json: they cut a text into the pieces that the model merges
+// within. Another one is a class in a file of its own, and a row in the table of pre_tokenizer.cc.
 #pragma once
 
 #include <memory>

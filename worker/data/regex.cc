@@ -60,14 +60,13 @@ Regex::Regex(std::string_view pattern, Syntax syntax) {
       pcre2_compile_context_create_8(nullptr), &pcre2_compile_context_free_8);
   pcre2_set_newline_8(context.get(), PCRE2_NEWLINE_LF);
   pcre2_set_parens_nest_limit_8(context.get(), kMaxParentheses);
-  const uint32_t options =
-      literal ? PCRE2_UTF | PCRE2_LITERAL
-              : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  const uint32_t options = literal
+                               ? PCRE2_UTF | PCRE2_LITERAL
+                               : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   int error = 0;
   size_t offset = 0;
-  pcre2_code_8* code =
-      pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(source.data()), source.size(), options, &error,
-                      &offset, context.get());
+  pcre2_code_8* code = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(source.data()), source.size(),
+                                       options, &error, &offset, context.get());
   if (code == nullptr) throw std::invalid_argument(message_of(error));
   code_.reset(code, [](const pcre2_code_8* c) { pcre2_code_free_8(const_cast<pcre2_code_8*>(c)); });
   jit_ = pcre2_jit_compile_8(code, PCRE2_JIT_COMPLETE) == 0;
@@ -76,11 +75,10 @@ Regex::Regex(std::string_view pattern, Syntax syntax) {
 std::optional<Span> Regex::find(std::string_view text, size_t from, Matcher& matcher) const {
   const auto* subject = reinterpret_cast<PCRE2_SPTR8>(text.data());
   auto& state = *matcher.state_;
-  const int found =
-      jit_ ? pcre2_jit_match_8(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK,
-                               state.data, state.context)
-           : pcre2_match_8(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK, state.data,
-                           state.context);
+  const int found = jit_ ? pcre2_jit_match_8(code_.get(), subject, text.size(), from,
+                                             PCRE2_NO_UTF_CHECK, state.data, state.context)
+                         : pcre2_match_8(code_.get(), subject, text.size(), from,
+                                         PCRE2_NO_UTF_CHECK, state.data, state.context);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (found < 0) throw std::runtime_error("the pattern of the pre-tokenizer: " + message_of(found));
   const size_t* ends = pcre2_get_ovector_pointer_8(state.data);

@@ -34,8 +34,8 @@ class Regex {
   // Throws std::invalid_argument saying what is wrong with the pattern.
   explicit Regex(std::string_view pattern, Syntax syntax = Syntax::kOniguruma);
 
-  // The first match that begins at `from` or later. Requires valid UTF-8, and `from` between characters.
-  // Throws std::runtime_error when the match takes too long.
+  // The first match that begins at `from` or later. Requires valid UTF-8, and `from` between
+  // characters. Throws std::runtime_error when the match takes too long.
   std::optional<Span> find(std::string_view text, size_t from, Matcher& matcher) const;
 
  private:

@@ -13,8 +13,8 @@ struct SpecialTokens {
   std::vector<std::string> all;  // these and all others, in the order of the files
 };
 
-// Reads tokenizer_config.json and special_tokens_map.json, the first winning, as far as they are there.
-// Throws UserError(field).
+// Reads tokenizer_config.json and special_tokens_map.json, the first winning, as far as they are
+// there. Throws UserError(field).
 SpecialTokens read_special_tokens(const std::filesystem::path& directory, const std::string& field);
 
 }  // namespace tessera

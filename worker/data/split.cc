@@ -27,7 +27,8 @@ Regex regex_of(const JsonNode& pattern) {
   }
 }
 
-// Calls visit(span, is_match) for each match and each stretch between, in order. They cover the piece.
+// Calls visit(span, is_match) for each match and each stretch between, in order. They cover the
+// piece.
 template <typename Visit>
 void for_each_part(const Regex& regex, std::string_view text, Span piece, Regex::Matcher& matcher,
                    Visit visit) {

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// What becomes of a match: a piece of its own, dropped, joined to the piece before, to the one after, or to
-// the matches right beside it.
+// What becomes of a match: a piece of its own, dropped, joined to the piece before, to the one
+// after, or to the matches right beside it.
 enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 class Split final : public PreTokenizer {

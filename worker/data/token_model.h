@@ -1,5 +1,5 @@
-// The models of tokenizer.json: they turn a piece of text into tokens. Another one is a class in a file of
-// its own, and a row in the table of token_model.cc.
+// The models of tokenizer.json: they turn a piece of text into tokens. Another one is a class in a
+// file of its own, and a row in the table of token_model.cc.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ class TokenModel {
   virtual ~TokenModel() = default;
   virtual std::unique_ptr<Scratch> make_scratch() const = 0;
   // Appends the tokens of a piece. Requires that it is not empty, and a scratch of this model.
-  virtual void encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const = 0;
+  virtual void encode(std::string_view piece, Scratch& scratch,
+                      std::vector<int32_t>& ids) const = 0;
   // `token` as tokenizer.json writes it.
   virtual std::optional<int32_t> id_of(std::string_view token) const = 0;
   // Entries of the vocabulary, as tokenizer.json writes them; an id without one is empty.

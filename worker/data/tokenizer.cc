@@ -43,7 +43,8 @@ Tokenizer::Tokenizer(const std::filesystem::path& directory) {
   if (const auto node = root.find("normalizer")) normalizer_ = make_normalizer(*node);
   pre_tokenizer_ = make_pre_tokenizer(root.at("pre_tokenizer"));
   if (!pre_tokenizer_->to_bytes()) {
-    root.at("pre_tokenizer").fail("does not end in ByteLevel, and only byte-level BPE is supported");
+    root.at("pre_tokenizer")
+        .fail("does not end in ByteLevel, and only byte-level BPE is supported");
   }
   model_ = make_token_model(root.at("model"));
   if (const auto node = root.find("post_processor")) post_processor_ = make_post_processor(*node);
@@ -82,8 +83,8 @@ void Tokenizer::read_special_tokens(const std::filesystem::path& directory) {
   }
 }
 
-// The id is the model's where it has the token, else the next one that is free. (The ids that tokenizer.json
-// gives are not read by `tokenizers` either.)
+// The id is the model's where it has the token, else the next one that is free. (The ids that
+// tokenizer.json gives are not read by `tokenizers` either.)
 void Tokenizer::add_token(AddedToken token) {
   if (token.content.empty()) return;
   const auto known = id_of(token.content);
@@ -113,7 +114,8 @@ void Tokenizer::build_bytes() {
     return bytes_of_token(token).value_or(std::string(token));
   };
   bytes_.resize(std::max(model_->tokens().size(), added_by_id_.size()));
-  for (size_t id = 0; id < model_->tokens().size(); ++id) bytes_[id] = decoded(model_->tokens()[id]);
+  for (size_t id = 0; id < model_->tokens().size(); ++id)
+    bytes_[id] = decoded(model_->tokens()[id]);
   for (const AddedToken* token : added_by_id_) {
     if (token == nullptr) continue;
     bytes_[token->id] = decoded(token->normalized ? normalized(token->content) : token->content);

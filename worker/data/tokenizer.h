@@ -1,4 +1,5 @@
-// A Hugging Face tokenizer.json: byte-level BPE. Ids, offsets and decoded text are those of `tokenizers`.
+// A Hugging Face tokenizer.json: byte-level BPE. Ids, offsets and decoded text are those of
+// `tokenizers`.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,7 @@ class Tokenizer {
   void build_bytes();
   std::string normalized(std::string_view text) const;
 
-  std::unique_ptr<const Normalizer> normalizer_;        // null: none
+  std::unique_ptr<const Normalizer> normalizer_;  // null: none
   std::unique_ptr<const PreTokenizer> pre_tokenizer_;
   std::unique_ptr<const TokenModel> model_;
   PostProcessor post_processor_;
@@ -77,9 +78,9 @@ class Encoder {
   // The tokenizer outlives this.
   explicit Encoder(const Tokenizer& tokenizer);
 
-  // Appends the ids of a text; with `add_special_tokens` also those the post-processor puts around it.
-  // Throws std::invalid_argument when the text is not UTF-8 or above 4 GiB, std::runtime_error when the
-  // pre-tokenizer's pattern takes too long on it.
+  // Appends the ids of a text; with `add_special_tokens` also those the post-processor puts around
+  // it. Throws std::invalid_argument when the text is not UTF-8 or above 4 GiB, std::runtime_error
+  // when the pre-tokenizer's pattern takes too long on it.
   void encode(std::string_view text, std::vector<int32_t>& ids, bool add_special_tokens = true);
   // The same, with the characters each token stands for.
   void encode(std::string_view text, std::vector<int32_t>& ids, std::vector<Span>& offsets,

@@ -49,8 +49,8 @@ bool is_valid_utf8(std::string_view text) {
 
 namespace {
 
-// Bytes that the second byte of a character may be, given its first (Unicode, table 3-7), and how many
-// bytes the character has. num_bytes 0: not the first byte of any character.
+// Bytes that the second byte of a character may be, given its first (Unicode, table 3-7), and how
+// many bytes the character has. num_bytes 0: not the first byte of any character.
 struct Lead {
   int num_bytes;
   uint8_t low;

@@ -1,4 +1,5 @@
-// Tokens of words seen before. Of fixed size: a word takes the place of another that falls on its slot.
+// Tokens of words seen before. Of fixed size: a word takes the place of another that falls on its
+// slot.
 #pragma once
 
 #include <algorithm>

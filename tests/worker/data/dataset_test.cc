@@ -26,7 +26,8 @@ std::string texts(const std::vector<std::string>& all) {
 std::vector<std::string> decoded(const Dataset& dataset) {
   const Tokenizer tokenizer(fixture("qwen"));
   std::vector<std::string> rows;
-  for (int64_t i = 0; i < dataset.size(); ++i) rows.push_back(tokenizer.decode(dataset.row(i).tokens));
+  for (int64_t i = 0; i < dataset.size(); ++i)
+    rows.push_back(tokenizer.decode(dataset.row(i).tokens));
   return rows;
 }
 
@@ -90,7 +91,8 @@ TEST(Dataset, DoesNotDependOnThreads) {
 
 TEST(Dataset, SkipsBlankLinesAndAByteOrderMark) {
   TemporaryFolder folder;
-  const auto path = folder.write("a.jsonl", "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\n  \t\n{\"text\": \"b\"}");
+  const auto path =
+      folder.write("a.jsonl", "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\n  \t\n{\"text\": \"b\"}");
   EXPECT_THAT(decoded(*load_dataset(options_for(path))), ElementsAre("a<|im_end|>", "b<|im_end|>"));
 }
 
@@ -139,7 +141,8 @@ TEST(Dataset, NamesTheLineOfAnError) {
   }
 }
 
-// Of two errors far apart the first in the file is told, though another thread may meet the other first.
+// Of two errors far apart the first in the file is told, though another thread may meet the other
+// first.
 TEST(Dataset, ReportsTheFirstErrorWhateverTheThreads) {
   TemporaryFolder folder;
   std::string contents;
@@ -154,7 +157,8 @@ TEST(Dataset, ReportsTheFirstErrorWhateverTheThreads) {
 TEST(Dataset, RefusesFilesWithNothingInThem) {
   TemporaryFolder folder;
   expect_error(options_for(folder.write("a.jsonl", "")), "data.train", "there are no documents");
-  expect_error(options_for(folder.write("b.jsonl", "\n \n")), "data.train", "there are no documents");
+  expect_error(options_for(folder.write("b.jsonl", "\n \n")), "data.train",
+               "there are no documents");
   expect_error(options_for(folder.path() / "none.jsonl"), "data.train", "No such file");
   expect_error(options_for(folder.path()), "data.train", "not a regular file");
 }

@@ -68,8 +68,8 @@ TEST(Loader, LaysDocumentsOutFlat) {
 
 TEST(Loader, PadsWithOneIgnoredDocument) {
   const FakeDataset dataset({{3}, {4}});
-  const Loader loader(dataset,
-                      {.batch_rows = 1, .shuffle = false, .pad_to_multiple_of = 4, .pad_token_id = 9});
+  const Loader loader(
+      dataset, {.batch_rows = 1, .shuffle = false, .pad_to_multiple_of = 4, .pad_token_id = 9});
   const Batch padded = loader.microbatch(0, 0);
   EXPECT_THAT(values(padded.tokens_T), ElementsAre(0, 1, 2, 9));
   EXPECT_THAT(values(padded.labels_T), ElementsAre(1, 2, -100, -100));
@@ -134,8 +134,8 @@ TEST(Loader, SplitsBatchesEvenlyFirstRanksTakingMore) {
   EXPECT_THAT(rows(2, 1), ElementsAre());
 }
 
-// However the rows are dealt, an epoch has each once, and the counts told without communication are the
-// sums over ranks.
+// However the rows are dealt, an epoch has each once, and the counts told without communication are
+// the sums over ranks.
 TEST(Loader, DealsEachRowOnce) {
   std::vector<std::vector<int32_t>> lengths;
   for (int i = 0; i < 23; ++i) lengths.push_back({i % 4 + 1, i % 3 + 1});
@@ -150,9 +150,9 @@ TEST(Loader, DealsEachRowOnce) {
                               .pad_to_multiple_of = 8};
         const Loader any(dataset, options);
         const int64_t rows_a_microbatch = split ? 4 : 4 * world_size;
-        EXPECT_EQ(any.microbatches_per_epoch(), drop_last
-                                                    ? 23 / rows_a_microbatch
-                                                    : (23 + rows_a_microbatch - 1) / rows_a_microbatch);
+        EXPECT_EQ(
+            any.microbatches_per_epoch(),
+            drop_last ? 23 / rows_a_microbatch : (23 + rows_a_microbatch - 1) / rows_a_microbatch);
         std::vector<int> seen(23);
         for (int64_t index = 0; index < any.microbatches_per_epoch(); ++index) {
           int64_t num_tokens = 0;
@@ -163,7 +163,8 @@ TEST(Loader, DealsEachRowOnce) {
             num_tokens += batch.num_tokens;
             num_labels += batch.num_labels;
             const auto tokens = values(batch.tokens_T);
-            for (int64_t i = 0; i < batch.num_tokens; ++i) seen[tokens[i] / 100] += tokens[i] % 100 == 0;
+            for (int64_t i = 0; i < batch.num_tokens; ++i)
+              seen[tokens[i] / 100] += tokens[i] % 100 == 0;
           }
           EXPECT_EQ(any.num_tokens(2, index), num_tokens);
           EXPECT_EQ(any.num_labels(2, index), num_labels);

@@ -29,9 +29,10 @@ std::vector<std::vector<Segment>> expected_rows(const nlohmann::json& rows) {
 }
 
 TEST(Packing, EqualsTrl) {
-  const std::map<std::string, PackingStrategy> strategies = {{"bfd", PackingStrategy::kBfd},
-                                                             {"bfd_split", PackingStrategy::kBfdSplit},
-                                                             {"wrapped", PackingStrategy::kWrapped}};
+  const std::map<std::string, PackingStrategy> strategies = {
+      {"bfd", PackingStrategy::kBfd},
+      {"bfd_split", PackingStrategy::kBfdSplit},
+      {"wrapped", PackingStrategy::kWrapped}};
   int num_plans = 0;
   for (const auto& plan : read_json_fixture("packing.json")) {
     const auto lengths = plan["lengths"].get<std::vector<int64_t>>();
@@ -64,7 +65,8 @@ TEST(Packing, OfNothingIsNothing) {
   }
 }
 
-// Whatever the lengths: no row is too long, and every token that is to be kept is in exactly one row.
+// Whatever the lengths: no row is too long, and every token that is to be kept is in exactly one
+// row.
 TEST(Packing, KeepsEveryTokenOnce) {
   std::mt19937 random(3);
   for (int round = 0; round < 60; ++round) {

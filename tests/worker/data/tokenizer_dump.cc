@@ -1,6 +1,6 @@
 // Prints what the tokenizer makes of each line of a JSONL file, one JSON list a line:
-// [ids, [[begin, end] ...], decoded, decoded without special tokens]. For compare_tokenizers.py, which holds
-// it against Hugging Face's tokenizers.
+// [ids, [[begin, end] ...], decoded, decoded without special tokens]. For compare_tokenizers.py,
+// which holds it against Hugging Face's tokenizers.
 //
 //   tokenizer_dump TOKENIZER_DIRECTORY TEXTS.jsonl
 #include <cstdio>

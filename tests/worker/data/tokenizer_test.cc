@@ -23,7 +23,8 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text,
 
 class AgainstHuggingFace : public testing::TestWithParam<const char*> {};
 
-// Ids, offsets and decoded text of every recorded string, twice with one encoder: its cache must not show.
+// Ids, offsets and decoded text of every recorded string, twice with one encoder: its cache must
+// not show.
 TEST_P(AgainstHuggingFace, GivesTheSame) {
   const std::filesystem::path folder = fixture(GetParam());
   const Tokenizer tokenizer(folder);
@@ -132,15 +133,21 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Broken{"NotAnObject", [](json& f) { f = json::array(); }, "is not an object"},
         Broken{"NoModel", [](json& f) { f.erase("model"); }, "has no \"model\""},
-        Broken{"OtherModel", [](json& f) { f["model"]["type"] = "Unigram"; }, "model is of type Unigram"},
+        Broken{"OtherModel", [](json& f) { f["model"]["type"] = "Unigram"; },
+               "model is of type Unigram"},
         Broken{"Dropout", [](json& f) { f["model"]["dropout"] = 0.1; }, "model.dropout is set"},
-        Broken{"ByteFallback", [](json& f) { f["model"]["byte_fallback"] = true; }, "byte_fallback is set"},
-        Broken{"NegativeId", [](json& f) { f["model"]["vocab"]["a"] = -1; }, "the id -1, out of range"},
-        Broken{"HugeId", [](json& f) { f["model"]["vocab"]["a"] = int64_t{1} << 40; }, "out of range"},
+        Broken{"ByteFallback", [](json& f) { f["model"]["byte_fallback"] = true; },
+               "byte_fallback is set"},
+        Broken{"NegativeId", [](json& f) { f["model"]["vocab"]["a"] = -1; },
+               "the id -1, out of range"},
+        Broken{"HugeId", [](json& f) { f["model"]["vocab"]["a"] = int64_t{1} << 40; },
+               "out of range"},
         Broken{"SameId", [](json& f) { f["model"]["vocab"]["a"] = f["model"]["vocab"]["b"]; },
                "of another token"},
-        Broken{"EmptyVocabulary", [](json& f) { f["model"]["vocab"] = json::object(); }, "vocab is empty"},
-        Broken{"TextVocabulary", [](json& f) { f["model"]["vocab"] = "a"; }, "vocab is not an object"},
+        Broken{"EmptyVocabulary", [](json& f) { f["model"]["vocab"] = json::object(); },
+               "vocab is empty"},
+        Broken{"TextVocabulary", [](json& f) { f["model"]["vocab"] = "a"; },
+               "vocab is not an object"},
         Broken{"LonelyMerge", [](json& f) { f["model"]["merges"][0] = "a"; }, "is not a pair"},
         Broken{"ThreeMerge", [](json& f) { f["model"]["merges"][1] = {"a", "b", "c"}; }, "at 1"},
         Broken{"UnknownMerge", [](json& f) { f["model"]["merges"][0] = {"a", "nowhere"}; },
@@ -149,15 +156,19 @@ INSTANTIATE_TEST_SUITE_P(
                "normalizer is of type Lowercase"},
         Broken{"OtherPreTokenizer", [](json& f) { f["pre_tokenizer"] = {{"type", "Metaspace"}}; },
                "pre_tokenizer is of type Metaspace"},
-        Broken{"NoByteLevel", [](json& f) { f["pre_tokenizer"] = split_by("a"); }, "does not end in ByteLevel"},
-        Broken{"BadPattern", [](json& f) { f["pre_tokenizer"]["pretokenizers"][1] = split_by("(a"); },
+        Broken{"NoByteLevel", [](json& f) { f["pre_tokenizer"] = split_by("a"); },
+               "does not end in ByteLevel"},
+        Broken{"BadPattern",
+               [](json& f) { f["pre_tokenizer"]["pretokenizers"][1] = split_by("(a"); },
                "pretokenizers[1].pattern cannot be used"},
-        Broken{"OddPattern", [](json& f) { f["pre_tokenizer"]["pretokenizers"][1] = split_by("\\k<a>"); },
+        Broken{"OddPattern",
+               [](json& f) { f["pre_tokenizer"]["pretokenizers"][1] = split_by("\\k<a>"); },
                "\\k at offset 0 is not supported"},
         Broken{"BadBehavior",
                [](json& f) { f["pre_tokenizer"]["pretokenizers"][1]["behavior"] = "Sideways"; },
                "no behavior of Split"},
-        Broken{"OtherPostProcessor", [](json& f) { f["post_processor"] = {{"type", "BertProcessing"}}; },
+        Broken{"OtherPostProcessor",
+               [](json& f) { f["post_processor"] = {{"type", "BertProcessing"}}; },
                "post_processor is of type BertProcessing"},
         Broken{"OtherDecoder", [](json& f) { f["decoder"] = {{"type", "WordPiece"}}; },
                "decoder is of type WordPiece"},
