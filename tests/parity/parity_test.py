@@ -30,6 +30,7 @@ TOLERANCE = {
 }
 WEIGHT_TOLERANCE = 1e-5
 ACCURACY_TOLERANCE = 2e-3
+MOST_PROBLEMS = 12  # printed of a case
 JSON_NAMES = {
     "step": "step",
     "loss": "loss",
@@ -156,8 +157,10 @@ def report(name, world, problems, worst):
     errors = ", ".join(f"{field} {error:.1e}" for field, error in worst.items())
     verdict = "FAILED" if problems else "ok"
     print(f"{verdict}: {name}, world {world}: largest relative errors: {errors}", flush=True)
-    for problem in problems:
+    for problem in problems[:MOST_PROBLEMS]:
         print(f"  {problem}", flush=True)
+    if len(problems) > MOST_PROBLEMS:
+        print(f"  and {len(problems) - MOST_PROBLEMS} more", flush=True)
     return not problems
 
 
