@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -122,8 +122,9 @@ absl::Status serve_until(const sigset_t& signals, const Flags& flags) {
         telemetry.record(changes);
         watches.notify(changes);
       });
-  loop.start(std::min(kMaxTick, flags.control.lease.lease / 10), [&control] { control.tick(); },
-             [&control] { control.commit(); });
+  loop.start(
+      std::min(kMaxTick, flags.control.lease.lease / 10), [&control] { control.tick(); },
+      [&control] { control.commit(); });
 
   CoordinatorService coordinator(loop, control, reader, watches, clock, metrics);
   AgentService agents(loop, control, clock, metrics);
@@ -133,8 +134,8 @@ absl::Status serve_until(const sigset_t& signals, const Flags& flags) {
   if (!server.ok()) return server.status();
   std::unique_ptr<HttpServer> http;
   if (!flags.http.empty()) {
-    auto started = HttpServer::start(
-        flags.http, web_sources(loop, control, reader, telemetry, metrics));
+    auto started =
+        HttpServer::start(flags.http, web_sources(loop, control, reader, telemetry, metrics));
     if (!started.ok()) return started.status();
     http = *std::move(started);
     const absl::Status published =
@@ -163,9 +164,10 @@ int run(int argc, char** argv) {
                  "unix:PATH or a loopback HOST:PORT; may be repeated (default "
                  "unix:STATE_DIR/tesserad.sock)")
       ->type_name("ADDR");
-  app.add_option("--http", flags.http,
-                 "Loopback HOST:PORT of /metrics and the status page; port 0 picks a free one, which is "
-                 "written to STATE_DIR/http.port; \"\": off (default 127.0.0.1:0)")
+  app.add_option(
+         "--http", flags.http,
+         "Loopback HOST:PORT of /metrics and the status page; port 0 picks a free one, which is "
+         "written to STATE_DIR/http.port; \"\": off (default 127.0.0.1:0)")
       ->type_name("HOST:PORT");
   add_duration(app, "--lease", flags.control.lease.lease, "Silence after which a node is lost");
   add_duration(app, "--fence", flags.control.lease.fence,

@@ -50,7 +50,8 @@ absl::Status StateDir::publish(const std::string& name, const std::string& conte
   if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", beside.string()));
   std::error_code failure;
   std::filesystem::rename(beside, target, failure);
-  if (failure) return absl::UnavailableError(absl::StrCat(target.string(), ": ", failure.message()));
+  if (failure)
+    return absl::UnavailableError(absl::StrCat(target.string(), ": ", failure.message()));
   return absl::OkStatus();
 }
 

@@ -70,8 +70,9 @@ void Checks::tick() {
     const auto check = it++;
     if (clock_.uptime() < check->second.deadline) continue;
     const std::string node = check->second.node;
-    finish(check, {{}, absl::StrCat("accepted unchecked: node ", node, " did not answer within ",
-                                    absl::FormatDuration(timeout_))});
+    finish(check, {{},
+                   absl::StrCat("accepted unchecked: node ", node, " did not answer within ",
+                                absl::FormatDuration(timeout_))});
   }
 }
 

@@ -1,5 +1,5 @@
-// Checks of a spec on an agent's machine, before the job is accepted: only there the model, the data and
-// the output directory can be seen.
+// Checks of a spec on an agent's machine, before the job is accepted: only there the model, the
+// data and the output directory can be seen.
 //
 // Belongs to the control loop's thread.
 #pragma once
@@ -25,7 +25,8 @@ class Checks {
 
   Checks(Nodes& nodes, const Clock& clock, absl::Duration timeout);
 
-  // Calls `done` once: at once where no agent is connected, else when it answers, goes, or takes too long.
+  // Calls `done` once: at once where no agent is connected, else when it answers, goes, or takes
+  // too long.
   void start(const v1::JobSpec& spec, Done done);
   size_t num_pending() const { return pending_.size(); }
 

@@ -57,9 +57,8 @@ Control::Control(Store& store, const Clock& clock, ControlOptions options,
       checks_(nodes_, clock, options.check_timeout) {}
 
 void Control::answer(JobReply reply, absl::StatusOr<v1::Job> job) {
-  after_commit_([reply = std::move(reply), job = std::move(job)]() mutable {
-    reply(std::move(job));
-  });
+  after_commit_(
+      [reply = std::move(reply), job = std::move(job)]() mutable { reply(std::move(job)); });
 }
 
 absl::StatusOr<v1::Job> Control::submitted_before(const v1::SubmitJobRequest& request) {
@@ -82,9 +81,9 @@ void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
   const size_t id_length = request.request_id().size();
   if (!request.validate_only() && (id_length == 0 || id_length > kMaxRequestIdLength)) {
     return answer(std::move(reply),
-                  invalid_request({{"request_id", absl::StrCat("request_id must have 1 to ",
-                                                               kMaxRequestIdLength,
-                                                               " characters, has ", id_length)}}));
+                  invalid_request({{"request_id",
+                                    absl::StrCat("request_id must have 1 to ", kMaxRequestIdLength,
+                                                 " characters, has ", id_length)}}));
   }
   if (auto before = submitted_before(request); before.ok() || !absl::IsNotFound(before.status())) {
     return answer(std::move(reply), std::move(before));
@@ -95,11 +94,10 @@ void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
     return answer(std::move(reply), invalid_request(violations));
   }
   if (jobs_.size() >= kMaxUnfinishedJobs || checks_.num_pending() >= kMaxPendingChecks) {
-    return answer(std::move(reply),
-                  error(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS",
-                        absl::StrCat("the coordinator takes ", kMaxUnfinishedJobs,
-                                     " unfinished jobs and ", kMaxPendingChecks,
-                                     " submissions at a time; try again later")));
+    return answer(std::move(reply), error(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS",
+                                          absl::StrCat("the coordinator takes ", kMaxUnfinishedJobs,
+                                                       " unfinished jobs and ", kMaxPendingChecks,
+                                                       " submissions at a time; try again later")));
   }
   checks_.start(spec, [this, spec, request = std::move(request),
                        reply = std::move(reply)](Checks::Outcome outcome) mutable {

@@ -1,7 +1,7 @@
 // The coordinator without its wires: what clients and agents ask, and what time brings.
 //
-// Every method runs on the control loop's thread. Answers go out through AfterCommit, so they never tell of what a
-// crash could undo.
+// Every method runs on the control loop's thread. Answers go out through AfterCommit, so they never
+// tell of what a crash could undo.
 #pragma once
 
 #include <functional>

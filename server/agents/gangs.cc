@@ -16,8 +16,8 @@ namespace {
 constexpr absl::Duration kKillRepeat = absl::Seconds(10);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(30);
 
-// What a kind of failure explains: a rank lost for memory makes its peers lose the network, never the
-// other way round.
+// What a kind of failure explains: a rank lost for memory makes its peers lose the network, never
+// the other way round.
 constexpr std::array kByExplanation{v1::Failure::USER,   v1::Failure::MEMORY, v1::Failure::BUG,
                                     v1::Failure::DEVICE, v1::Failure::HANG,   v1::Failure::NETWORK};
 
@@ -188,7 +188,8 @@ void Gangs::events(const std::string& node, const v1::EventBatch& batch) {
   cursor.set_rank(batch.rank());
   cursor.set_stream(batch.stream());
   cursor.set_offset(store_.cursor(record.number(), cursor));
-  // A batch that does not go on where the stored ones end was sent before; the answer says where to go on.
+  // A batch that does not go on where the stored ones end was sent before; the answer says where to
+  // go on.
   if (batch.begin_offset() == cursor.offset() && batch.end_offset() > batch.begin_offset()) {
     for (const v1::TrainerEvent& event : batch.events()) apply(record, batch.rank(), event);
     cursor.set_offset(batch.end_offset());
@@ -335,9 +336,9 @@ void Gangs::give_up(const std::string& node) {
     member.node->set_ended(true);
     jobs_.touch(*record);
     const absl::Duration silence = nodes_.options().fence + nodes_.options().lease;
-    fail(*record, make_failure(v1::Failure::NETWORK,
-                               absl::StrCat("node ", node, " was not heard from for ",
-                                            absl::FormatDuration(silence))));
+    fail(*record,
+         make_failure(v1::Failure::NETWORK, absl::StrCat("node ", node, " was not heard from for ",
+                                                         absl::FormatDuration(silence))));
     settle(*record);
   }
 }
@@ -379,9 +380,9 @@ void Gangs::settle(JobRecord& record) {
   if (early != ranks.end()) {
     const int rank = static_cast<int>(early - ranks.begin());
     return fail(record, make_failure(v1::Failure::BUG,
-                                     absl::StrCat("rank ", rank, early->stopped()
-                                                                     ? " stopped before the last step"
-                                                                     : " ended without a last event"),
+                                     absl::StrCat("rank ", rank,
+                                                  early->stopped() ? " stopped before the last step"
+                                                                   : " ended without a last event"),
                                      rank));
   }
   const std::string output = record.gang().output();
@@ -406,9 +407,9 @@ void Gangs::settle_failed(JobRecord& record) {
   } else {
     job.set_restarts(job.restarts() + 1);
     timings_[record.number()].not_before = clock_.uptime() + backoff(job.restarts());
-    jobs_.transition(record, v1::Job::QUEUED,
-                     absl::StrCat("restart ", job.restarts(), " of ", budget, ": ", cause.message()),
-                     &cause);
+    jobs_.transition(
+        record, v1::Job::QUEUED,
+        absl::StrCat("restart ", job.restarts(), " of ", budget, ": ", cause.message()), &cause);
   }
 }
 

@@ -3,10 +3,10 @@
 // Belongs to the control loop's thread. All of an attempt that must survive a crash is in its
 // JobRecord; here are only deadlines, which start anew with the process.
 //
-// An attempt is over when every node of its gang has ended: it said RunEnded, it refused to prepare, it came back
-// without the run, or it was silent for so long that it fenced itself. What then became of the ranks
-// decides the job's next state. Messages to agents may be sent twice (a reconnect, a kill that is repeated); an
-// agent takes each as often as it comes.
+// An attempt is over when every node of its gang has ended: it said RunEnded, it refused to
+// prepare, it came back without the run, or it was silent for so long that it fenced itself. What
+// then became of the ranks decides the job's next state. Messages to agents may be sent twice (a
+// reconnect, a kill that is repeated); an agent takes each as often as it comes.
 #pragma once
 
 #include <map>
@@ -43,7 +43,8 @@ class Gangs {
 
   // Cursors of the runs of a Hello that are still wanted.
   std::vector<v1::Cursor> cursors(const v1::Hello& hello);
-  // The node is back, and has been welcomed: repeats what it may have missed, and gives up what it lost.
+  // The node is back, and has been welcomed: repeats what it may have missed, and gives up what it
+  // lost.
   void rejoined(const v1::Hello& hello);
   // The node's ranks have ended themselves.
   void give_up(const std::string& node);

@@ -23,14 +23,14 @@ absl::Status check_hello(const v1::Hello& hello) {
   std::set<int> indexes;
   for (const v1::Device& device : hello.devices()) {
     if (!indexes.insert(device.index()).second) {
-      violations.push_back({"hello.devices", absl::StrCat("hello.devices has index ",
-                                                          device.index(), " twice")});
+      violations.push_back(
+          {"hello.devices", absl::StrCat("hello.devices has index ", device.index(), " twice")});
     }
   }
   if (hello.devices_size() > kMaxDevicesPerNode) {
-    violations.push_back({"hello.devices", absl::StrCat("hello.devices has ", hello.devices_size(),
-                                                        " entries, the most is ",
-                                                        kMaxDevicesPerNode)});
+    violations.push_back(
+        {"hello.devices", absl::StrCat("hello.devices has ", hello.devices_size(),
+                                       " entries, the most is ", kMaxDevicesPerNode)});
   }
   return violations.empty() ? absl::OkStatus() : invalid_request(violations);
 }

@@ -1,8 +1,8 @@
 // The machines: their sessions, leases and fencing.
 //
-// Belongs to the control loop's thread. A node has at most one session. Without a message for a lease it is
-// LOST, its runs go on; without one for fence + lease its runs have ended themselves (see Welcome.fence_ms)
-// and their job is started elsewhere.
+// Belongs to the control loop's thread. A node has at most one session. Without a message for a
+// lease it is LOST, its runs go on; without one for fence + lease its runs have ended themselves
+// (see Welcome.fence_ms) and their job is started elsewhere.
 #pragma once
 
 #include <functional>
@@ -50,10 +50,12 @@ class Nodes {
  public:
   Nodes(const Clock& clock, LeaseOptions options, AfterCommit after_commit);
 
-  // A node that held a run when the coordinator started: absent, with a whole fence period to come back.
+  // A node that held a run when the coordinator started: absent, with a whole fence period to come
+  // back.
   void expect(const std::string& name);
 
-  // Takes the session's node, and ends the node's older session. INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
+  // Takes the session's node, and ends the node's older session. INVALID_ARGUMENT,
+  // RESOURCE_EXHAUSTED.
   absl::Status open(const std::shared_ptr<AgentLink>& link, const v1::Hello& hello);
   // Gives the node of the session, "" for one that was superseded.
   std::string close(const std::shared_ptr<AgentLink>& link);

@@ -1,10 +1,11 @@
 // The one owner of mutable control state: a thread that runs posted tasks in order.
 //
-// RPC handlers, sessions and timers never touch jobs or nodes; they post. The loop takes all tasks that
-// wait, runs them, commits what they wrote in one transaction (one fsync for all of them), and only then
-// runs the effects they deferred with after_commit: replies, messages to agents, wake-ups of watchers. So
-// nobody sees a change that a crash could still undo. If a task or the commit throws (the disk is full, say)
-// memory and disk no longer agree: the process ends, and the next start goes on from the last commit.
+// RPC handlers, sessions and timers never touch jobs or nodes; they post. The loop takes all tasks
+// that wait, runs them, commits what they wrote in one transaction (one fsync for all of them), and
+// only then runs the effects they deferred with after_commit: replies, messages to agents, wake-ups
+// of watchers. So nobody sees a change that a crash could still undo. If a task or the commit
+// throws (the disk is full, say) memory and disk no longer agree: the process ends, and the next
+// start goes on from the last commit.
 #pragma once
 
 #include <condition_variable>
@@ -32,7 +33,8 @@ class ControlLoop {
   // Runs `task` on the loop. Thread safe. After stop() the task is dropped.
   void post(Task task);
 
-  // Runs `effect` on the loop once what has been written so far is committed. Only from the loop itself.
+  // Runs `effect` on the loop once what has been written so far is committed. Only from the loop
+  // itself.
   void after_commit(Task effect) { effects_.push_back(std::move(effect)); }
 
   // Runs what was posted before, then joins. Idempotent.
@@ -44,8 +46,8 @@ class ControlLoop {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Task> tasks_;  // guarded by mutex_
-  bool stopping_ = false;   // guarded by mutex_
+  std::deque<Task> tasks_;     // guarded by mutex_
+  bool stopping_ = false;      // guarded by mutex_
   std::vector<Task> effects_;  // the loop's own
   std::thread thread_;
 };

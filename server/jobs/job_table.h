@@ -43,11 +43,13 @@ class JobTable {
                   const v1::Failure* failure = nullptr);
   // Adds an event; its time is now where it has none.
   void append(JobRecord& record, v1::Event event);
-  void log(JobRecord& record, v1::LogLine::Severity severity, const std::string& text, int rank = -1);
+  void log(JobRecord& record, v1::LogLine::Severity severity, const std::string& text,
+           int rank = -1);
   // The record was changed without an event.
   void touch(JobRecord& record) { changes_[record.number()]; }
 
-  // Writes the rows of changed jobs, and gives the changes since the last call, to be told once committed.
+  // Writes the rows of changed jobs, and gives the changes since the last call, to be told once
+  // committed.
   std::vector<JobChange> flush();
 
  private:

@@ -26,15 +26,16 @@ class Queries {
  public:
   explicit Queries(SQLite::Database& database);
 
-  // The job of an id, or the one unfinished job of a name. NOT_FOUND, or FAILED_PRECONDITION where several
-  // unfinished jobs have the name.
+  // The job of an id, or the one unfinished job of a name. NOT_FOUND, or FAILED_PRECONDITION where
+  // several unfinished jobs have the name.
   absl::StatusOr<JobRecord> find(const std::string& id_or_name);
 
-  // Newest first, numbers below `before`; all states if `states` is empty. At most `limit` records, fewer
-  // where their sum would pass kMaxPageBytes.
+  // Newest first, numbers below `before`; all states if `states` is empty. At most `limit` records,
+  // fewer where their sum would pass kMaxPageBytes.
   JobPage list(int64_t before, const std::vector<v1::Job::State>& states, int limit);
 
-  // Events of a job with revisions of at least `start`, in order: a page of bounded count and bytes.
+  // Events of a job with revisions of at least `start`, in order: a page of bounded count and
+  // bytes.
   std::vector<v1::Event> events(int64_t number, int64_t start);
 
   // The last `limit` events, in order.

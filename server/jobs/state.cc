@@ -12,18 +12,12 @@ using v1::Job;
 // A failed attempt always passes through RESTARTING, where its processes are cleared away; what
 // became of them decides between QUEUED and FAILED.
 constexpr std::array kTransitions{
-    std::pair{Job::STATE_UNSPECIFIED, Job::QUEUED},
-    std::pair{Job::QUEUED, Job::STARTING},
-    std::pair{Job::QUEUED, Job::CANCELLED},
-    std::pair{Job::STARTING, Job::RUNNING},
-    std::pair{Job::STARTING, Job::RESTARTING},
-    std::pair{Job::STARTING, Job::CANCELLING},
-    std::pair{Job::RUNNING, Job::RESTARTING},
-    std::pair{Job::RUNNING, Job::CANCELLING},
-    std::pair{Job::RUNNING, Job::SUCCEEDED},
-    std::pair{Job::RESTARTING, Job::QUEUED},
-    std::pair{Job::RESTARTING, Job::CANCELLING},
-    std::pair{Job::RESTARTING, Job::FAILED},
+    std::pair{Job::STATE_UNSPECIFIED, Job::QUEUED}, std::pair{Job::QUEUED, Job::STARTING},
+    std::pair{Job::QUEUED, Job::CANCELLED},         std::pair{Job::STARTING, Job::RUNNING},
+    std::pair{Job::STARTING, Job::RESTARTING},      std::pair{Job::STARTING, Job::CANCELLING},
+    std::pair{Job::RUNNING, Job::RESTARTING},       std::pair{Job::RUNNING, Job::CANCELLING},
+    std::pair{Job::RUNNING, Job::SUCCEEDED},        std::pair{Job::RESTARTING, Job::QUEUED},
+    std::pair{Job::RESTARTING, Job::CANCELLING},    std::pair{Job::RESTARTING, Job::FAILED},
     std::pair{Job::CANCELLING, Job::CANCELLED},
 };
 

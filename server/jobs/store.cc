@@ -113,9 +113,9 @@ void Store::commit() {
   transaction_.reset();
 }
 
-void Store::insert(JobRecord& record, const std::string& request_id,
-                   const v1::JobSpec& submitted) {
-  record.set_number(database_.execAndGet("SELECT coalesce(max(number), 0) + 1 FROM jobs").getInt64());
+void Store::insert(JobRecord& record, const std::string& request_id, const v1::JobSpec& submitted) {
+  record.set_number(
+      database_.execAndGet("SELECT coalesce(max(number), 0) + 1 FROM jobs").getInt64());
   SQLite::Statement& statement = writing(*insert_);
   statement.bind(1, record.number());
   statement.bind(2, record.job().id());

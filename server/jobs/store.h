@@ -1,9 +1,9 @@
-// Jobs, their events and cursors on disk: SQLite in WAL mode with synchronous=FULL, so that what commit()
-// returned for survives kill -9 and power loss.
+// Jobs, their events and cursors on disk: SQLite in WAL mode with synchronous=FULL, so that what
+// commit() returned for survives kill -9 and power loss.
 //
-// One writer (Store, used by the control loop's thread alone), any number of readers (Reader), each on a
-// connection of its own. Both throw SQLite::Exception when the disk fails; for the writer that ends
-// the process (see control_loop.h), for a reader it ends the call.
+// One writer (Store, used by the control loop's thread alone), any number of readers (Reader), each
+// on a connection of its own. Both throw SQLite::Exception when the disk fails; for the writer that
+// ends the process (see control_loop.h), for a reader it ends the call.
 #pragma once
 
 #include <cstdint>

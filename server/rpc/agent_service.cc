@@ -144,8 +144,7 @@ AgentService::AgentService(ControlLoop& loop, Control& control, const Clock& clo
 
 grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionResponse>* AgentService::Session(
     grpc::CallbackServerContext* context) {
-  auto session =
-      std::make_shared<server::Session>(context, loop_, control_, clock_, metrics_);
+  auto session = std::make_shared<server::Session>(context, loop_, control_, clock_, metrics_);
   session->start();
   return session.get();
 }

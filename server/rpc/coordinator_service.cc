@@ -71,9 +71,9 @@ bool read_token(const std::string& token, const std::string& filter, int64_t& be
 absl::Status list_jobs(Reader& reader, const v1::ListJobsRequest& request,
                        v1::ListJobsResponse& response) {
   if (request.page_size() < 0 || request.page_size() > kMaxPageSize) {
-    return invalid_request({{"page_size", absl::StrCat("page_size must be between 0 and ",
-                                                       kMaxPageSize, ", is ",
-                                                       request.page_size())}});
+    return invalid_request(
+        {{"page_size", absl::StrCat("page_size must be between 0 and ", kMaxPageSize, ", is ",
+                                    request.page_size())}});
   }
   std::vector<v1::Job::State> states;
   for (const int state : request.states()) states.push_back(static_cast<v1::Job::State>(state));

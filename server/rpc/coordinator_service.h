@@ -1,5 +1,5 @@
-// The Coordinator service: each handler checks, calls, translates, fills. Reads come from the store, changes go
-// through the control loop.
+// The Coordinator service: each handler checks, calls, translates, fills. Reads come from the
+// store, changes go through the control loop.
 #pragma once
 
 #include "server/agents/control.h"

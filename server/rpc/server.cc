@@ -22,13 +22,14 @@ absl::Status check_address(const std::string& address) {
     constexpr size_t kMaxPath = sizeof(sockaddr_un{}.sun_path) - 1;
     const size_t length = absl::StripPrefix(address, "unix:").size();
     if (length > 0 && length <= kMaxPath) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("--listen ", address, ": the path of a socket has 1 to ",
-                                                   kMaxPath, " characters, this one has ", length));
+    return absl::InvalidArgumentError(absl::StrCat("--listen ", address,
+                                                   ": the path of a socket has 1 to ", kMaxPath,
+                                                   " characters, this one has ", length));
   }
   if (is_loopback(address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--listen ", address,
-                   ": without TLS only unix:PATH, 127.0.0.1:PORT, localhost:PORT and [::1]:PORT are served"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--listen ", address,
+      ": without TLS only unix:PATH, 127.0.0.1:PORT, localhost:PORT and [::1]:PORT are served"));
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 
 namespace tessera::server {
 
-// Serves on every address: unix:PATH, or HOST:PORT where HOST is this machine's loopback. Anything else is
-// INVALID_ARGUMENT: without TLS the service must not be reachable from other machines.
+// Serves on every address: unix:PATH, or HOST:PORT where HOST is this machine's loopback. Anything
+// else is INVALID_ARGUMENT: without TLS the service must not be reachable from other machines.
 absl::StatusOr<std::unique_ptr<grpc::Server>> serve(const std::vector<std::string>& addresses,
                                                     const std::vector<grpc::Service*>& services);
 

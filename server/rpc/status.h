@@ -7,8 +7,8 @@
 
 namespace tessera::server {
 
-// Carries the payloads of `status` as google.rpc details (grpc-status-details-bin). An error without one gets an
-// ErrorInfo whose reason is its code.
+// Carries the payloads of `status` as google.rpc details (grpc-status-details-bin). An error
+// without one gets an ErrorInfo whose reason is its code.
 grpc::Status to_grpc(const absl::Status& status);
 
 }  // namespace tessera::server

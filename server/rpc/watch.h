@@ -1,8 +1,8 @@
 // WatchJob: the events of a job, stored ones first, then live ones, each once and in order.
 //
-// A watcher always reads from the store, at its own pace: it holds one page of events and a position, never a
-// queue of what it has not sent. A commit only tells idle watchers that there is more. One thread does all
-// the reading, so that neither commits nor gRPC's threads wait for it.
+// A watcher always reads from the store, at its own pace: it holds one page of events and a
+// position, never a queue of what it has not sent. A commit only tells idle watchers that there is
+// more. One thread does all the reading, so that neither commits nor gRPC's threads wait for it.
 #pragma once
 
 #include <condition_variable>

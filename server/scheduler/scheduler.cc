@@ -29,7 +29,8 @@ std::vector<Room> rooms_of(std::vector<NodeView>& nodes, const std::string& kind
   return rooms;
 }
 
-// First device of the shortest run of neighbouring free devices that holds `count`; 0 where none does.
+// First device of the shortest run of neighbouring free devices that holds `count`; 0 where none
+// does.
 size_t first_neighbour(const std::vector<DeviceView*>& free, size_t count) {
   size_t best = 0;
   size_t best_length = free.size() + 1;
@@ -94,9 +95,9 @@ std::vector<Decision> schedule(std::vector<NodeView> nodes, std::vector<QueuedJo
     Decision& decision = decisions.emplace_back(Decision{job.id, {}, ""});
     const int total = count_devices(nodes, job.kind, false);
     const int free = count_devices(nodes, job.kind, true);
-    const std::string need = absl::StrCat("needs ", job.num_devices, " ", job.kind, " device",
-                                          job.num_devices == 1 ? "" : "s", ", ", free, " free of ",
-                                          total);
+    const std::string need =
+        absl::StrCat("needs ", job.num_devices, " ", job.kind, " device",
+                     job.num_devices == 1 ? "" : "s", ", ", free, " free of ", total);
     const auto blocker = blocked_by.find(job.kind);
     if (now < job.not_before) {
       decision.reason = "waits a while after a failed attempt";

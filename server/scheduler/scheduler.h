@@ -1,8 +1,9 @@
 // Which queued jobs start now, and on which devices. A pure function: no I/O, no clock of its own.
 //
-// Gangs are all or nothing. The queue is in order of priority, then submission. A job that has to wait keeps
-// every later one that wants the same kind of device waiting too, so that large gangs do not starve; a
-// job that the present nodes could never hold, or that may not start yet, holds up nobody.
+// Gangs are all or nothing. The queue is in order of priority, then submission. A job that has to
+// wait keeps every later one that wants the same kind of device waiting too, so that large gangs do
+// not starve; a job that the present nodes could never hold, or that may not start yet, holds up
+// nobody.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +46,9 @@ struct Decision {
   std::string reason;
 };
 
-// One decision a job, in order of the queue. A gang is on as few nodes as can be, on the fullest nodes that
-// hold it, on neighbouring devices where there are some; ranks that follow each other are neighbours.
+// One decision a job, in order of the queue. A gang is on as few nodes as can be, on the fullest
+// nodes that hold it, on neighbouring devices where there are some; ranks that follow each other
+// are neighbours.
 std::vector<Decision> schedule(std::vector<NodeView> nodes, std::vector<QueuedJob> queue,
                                absl::Duration now);
 

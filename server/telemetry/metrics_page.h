@@ -1,7 +1,7 @@
 // /metrics: the Prometheus exposition of jobs, nodes and RPCs.
 //
-// Gauges of jobs and nodes are made anew from what there is at each scrape, so nothing has to be taken back
-// when a job is long over or a node gone.
+// Gauges of jobs and nodes are made anew from what there is at each scrape, so nothing has to be
+// taken back when a job is long over or a node gone.
 #pragma once
 
 #include <cstdint>

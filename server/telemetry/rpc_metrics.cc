@@ -8,8 +8,8 @@
 namespace tessera::server {
 namespace {
 
-const prometheus::Histogram::BucketBoundaries kSeconds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
-                                                       0.1,   0.25,   0.5,   1,    2.5,   10,   60};
+const prometheus::Histogram::BucketBoundaries kSeconds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                                       0.25,  0.5,    1,     2.5,  10,    60};
 
 }  // namespace
 
@@ -27,8 +27,7 @@ RpcMetrics::RpcMetrics()
                      .Help("Wall time of RPCs, streams included")
                      .Register(registry_)) {}
 
-void RpcMetrics::record(const std::string& method, grpc::StatusCode code,
-                        absl::Duration duration) {
+void RpcMetrics::record(const std::string& method, grpc::StatusCode code, absl::Duration duration) {
   requests_.Add({{"method", method}, {"code", code_name(code)}}).Increment();
   durations_.Add({{"method", method}}, kSeconds).Observe(absl::ToDoubleSeconds(duration));
 }

@@ -19,8 +19,8 @@ constexpr int kTimeoutSeconds = 5;
 constexpr const char* kHtml = "text/html; charset=utf-8";
 constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 
-// A page of another site can make a browser ask for ours under a name of its own; we answer only to the
-// names of the loopback.
+// A page of another site can make a browser ask for ours under a name of its own; we answer only to
+// the names of the loopback.
 bool names_loopback(const httplib::Request& request) {
   std::string host = request.get_header_value("Host");
   if (const size_t colon = host.rfind(':'); colon != std::string::npos && host.back() != ']') {
@@ -41,8 +41,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(const std::string&
   int port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
       port < 0 || port > 65535 || (host != "127.0.0.1" && host != "localhost" && host != "[::1]")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--http ", address, ": must be 127.0.0.1:PORT, localhost:PORT or [::1]:PORT"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--http ", address, ": must be 127.0.0.1:PORT, localhost:PORT or [::1]:PORT"));
   }
   const std::string bare = host == "[::1]" ? "::1" : host;
   std::unique_ptr<HttpServer> http(new HttpServer(std::move(sources)));
@@ -72,7 +72,8 @@ void HttpServer::route() {
   server_->set_payload_max_length(kMaxRequestBytes);
   server_->set_read_timeout(kTimeoutSeconds);
   server_->set_write_timeout(kTimeoutSeconds);
-  server_->set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
+  server_->set_pre_routing_handler([](const httplib::Request& request,
+                                      httplib::Response& response) {
     response.set_header("X-Content-Type-Options", "nosniff");
     response.set_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'");
     if (names_loopback(request)) return httplib::Server::HandlerResponse::Unhandled;
@@ -99,16 +100,16 @@ void HttpServer::route() {
   server_->Get("/", [this](const httplib::Request&, httplib::Response& response) {
     response.set_content(render_overview(sources_.overview(), absl::Now()), kHtml);
   });
-  server_->Get(R"(/jobs/([^/]+))", [this](const httplib::Request& request,
-                                          httplib::Response& response) {
-    const std::optional<JobSeries> series = sources_.job(request.matches[1]);
-    if (!series) {
-      response.status = 404;
-      response.set_content("no such job\n", "text/plain");
-      return;
-    }
-    response.set_content(render_job(*series, absl::Now()), kHtml);
-  });
+  server_->Get(R"(/jobs/([^/]+))",
+               [this](const httplib::Request& request, httplib::Response& response) {
+                 const std::optional<JobSeries> series = sources_.job(request.matches[1]);
+                 if (!series) {
+                   response.status = 404;
+                   response.set_content("no such job\n", "text/plain");
+                   return;
+                 }
+                 response.set_content(render_job(*series, absl::Now()), kHtml);
+               });
 }
 
 }  // namespace tessera::server

@@ -16,8 +16,8 @@ class Server;
 
 namespace tessera::server {
 
-// Where the pages get what they show. Called from the server's threads; both may throw, which is answered
-// with 503.
+// Where the pages get what they show. Called from the server's threads; both may throw, which is
+// answered with 503.
 struct WebSources {
   std::function<Overview()> overview;
   // nullopt: no such job.

@@ -48,9 +48,9 @@ std::string time_left(const JobSeries& series) {
 
 std::string job_row(const JobSeries& series) {
   const v1::Job& job = series.job;
-  std::string row = absl::StrCat("<tr><td><a href=\"/jobs/", escape_html(job.id()), "\">",
-                                 escape_html(job.id()), "</a></td>",
-                                 state_cell(std::string(state_name(job.state()))));
+  std::string row =
+      absl::StrCat("<tr><td><a href=\"/jobs/", escape_html(job.id()), "\">", escape_html(job.id()),
+                   "</a></td>", state_cell(std::string(state_name(job.state()))));
   const v1::StepMetrics& step = job.step();
   if (job.has_step()) {
     absl::StrAppend(&row, number(absl::StrCat(step.step(), " / ", step.total_steps())),
@@ -88,9 +88,8 @@ std::string memory_table(const JobSeries& series) {
     absl::StrAppend(&table, "<tr>", cell(absl::StrCat(rank)), cell("all"),
                     number(mebibytes(snapshot.current_bytes())),
                     number(mebibytes(snapshot.peak_bytes())),
-                    number(mebibytes(snapshot.peak_bytes())), "</tr><tr>",
-                    cell(absl::StrCat(rank)), cell("resident set"),
-                    number(mebibytes(snapshot.rss_bytes())), number(""),
+                    number(mebibytes(snapshot.peak_bytes())), "</tr><tr>", cell(absl::StrCat(rank)),
+                    cell("resident set"), number(mebibytes(snapshot.rss_bytes())), number(""),
                     number(mebibytes(snapshot.peak_rss_bytes())), "</tr>");
   }
   return table + "</table>";
@@ -99,17 +98,15 @@ std::string memory_table(const JobSeries& series) {
 }  // namespace
 
 std::string escape_html(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"},
-                                    {"<", "&lt;"},
-                                    {">", "&gt;"},
-                                    {"\"", "&quot;"},
-                                    {"'", "&#39;"}});
+  return absl::StrReplaceAll(
+      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
 }
 
 std::string render_overview(const Overview& overview, absl::Time now) {
   std::string jobs =
       "<h2>Jobs</h2><table><tr><th>job</th><th>state</th><th class=\"n\">step</th>"
-      "<th class=\"n\">loss</th><th class=\"n\">tokens/s</th><th class=\"n\">left</th><th></th></tr>";
+      "<th class=\"n\">loss</th><th class=\"n\">tokens/s</th><th "
+      "class=\"n\">left</th><th></th></tr>";
   std::vector<const JobSeries*> newest;
   for (const JobSeries& series : overview.jobs) newest.push_back(&series);
   std::sort(newest.begin(), newest.end(), [](auto* a, auto* b) {
@@ -126,15 +123,13 @@ std::string render_overview(const Overview& overview, absl::Time now) {
 std::string render_job(const JobSeries& series, absl::Time now) {
   const v1::Job& job = series.job;
   const auto age = absl::Trunc(now - from_proto(job.create_time()), absl::Seconds(1));
-  std::string body =
-      absl::StrCat("<p><a href=\"/\">All jobs</a></p><table><tr><th>job</th><th>state</th>"
-                   "<th class=\"n\">step</th><th class=\"n\">loss</th><th class=\"n\">tokens/s</th>"
-                   "<th class=\"n\">left</th><th></th></tr>",
-                   job_row(series), "</table><p>Submitted ", absl::FormatDuration(age),
-                   " ago. Attempt ", job.attempt(), ", ", job.restarts(),
-                   " restarts since the last checkpoint",
-                   job.has_checkpoint() ? absl::StrCat(" (step ", job.checkpoint().step(), ")") : "",
-                   ".</p>");
+  std::string body = absl::StrCat(
+      "<p><a href=\"/\">All jobs</a></p><table><tr><th>job</th><th>state</th>"
+      "<th class=\"n\">step</th><th class=\"n\">loss</th><th class=\"n\">tokens/s</th>"
+      "<th class=\"n\">left</th><th></th></tr>",
+      job_row(series), "</table><p>Submitted ", absl::FormatDuration(age), " ago. Attempt ",
+      job.attempt(), ", ", job.restarts(), " restarts since the last checkpoint",
+      job.has_checkpoint() ? absl::StrCat(" (step ", job.checkpoint().step(), ")") : "", ".</p>");
   if (!series.memory.empty()) body += memory_table(series);
   body += "<h2>Log</h2><pre>";
   for (const v1::LogLine& line : series.log) {

@@ -180,18 +180,16 @@ TEST(Recovery, StopsCleanlyAndLeavesRunsAlone) {
   const v1::RunId run = agent.prepare().run();
   agent.next(v1::SessionResponse::kStart);
   agent.started(run, 0);
-  std::thread watcher([&] {
-    v1::WatchJobRequest request;
-    request.set_id(job.id());
-    grpc::ClientContext context;
-    auto stream = service.stub().WatchJob(&context, request);
-    v1::WatchJobResponse response;
-    while (stream->Read(&response)) {
-    }
-    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  });
+  v1::WatchJobRequest request;
+  request.set_id(job.id());
+  grpc::ClientContext context;
+  auto stream = service.stub().WatchJob(&context, request);
+  v1::WatchJobResponse response;
+  ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(service.stop(), 0);
-  watcher.join();
+  while (stream->Read(&response)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(agent.finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   service.start();
   EXPECT_EQ(service.get(job.id()).state(), Job::RUNNING);

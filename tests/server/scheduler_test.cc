@@ -34,8 +34,8 @@ std::vector<std::string> where(const Decision& decision) {
 }
 
 TEST(Scheduler, SaysWhatAJobWaitsFor) {
-  const auto decisions = schedule({node("a", 4, {0, 1})}, {job(1, 3), job(2, 1), job(3, 9)},
-                                  absl::ZeroDuration());
+  const auto decisions =
+      schedule({node("a", 4, {0, 1})}, {job(1, 3), job(2, 1), job(3, 9)}, absl::ZeroDuration());
   EXPECT_EQ(decisions[0].reason, "needs 3 cpu devices, 2 free of 4");
   EXPECT_EQ(decisions[1].reason, "needs 1 cpu device, 2 free of 4, after job j1");
   EXPECT_THAT(decisions[2].reason, HasSubstr("could never hold it"));
@@ -66,7 +66,8 @@ TEST(Scheduler, HigherPriorityThenOlderFirst) {
 }
 
 TEST(Scheduler, TakesTheTightestNodeAndNeighbours) {
-  const auto tight = schedule({node("big", 8), node("small", 2)}, {job(1, 2)}, absl::ZeroDuration());
+  const auto tight =
+      schedule({node("big", 8), node("small", 2)}, {job(1, 2)}, absl::ZeroDuration());
   EXPECT_THAT(where(tight[0]), ElementsAre("small0", "small1"));
   const auto neighbours = schedule({node("a", 8, {1, 4})}, {job(1, 2)}, absl::ZeroDuration());
   EXPECT_THAT(where(neighbours[0]), ElementsAre("a2", "a3"));
@@ -98,7 +99,8 @@ Scene arbitrary_scene() {
     NodeView view{"n" + std::to_string(n), {}};
     const int num_devices = *rc::gen::inRange(0, 6);
     for (int i = 0; i < num_devices; ++i) {
-      view.devices.push_back({i, *rc::gen::element<std::string>("cpu", "cuda"), *rc::gen::arbitrary<bool>()});
+      view.devices.push_back(
+          {i, *rc::gen::element<std::string>("cpu", "cuda"), *rc::gen::arbitrary<bool>()});
     }
     scene.nodes.push_back(view);
   }

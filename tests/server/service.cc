@@ -98,8 +98,7 @@ v1::Job Service::get(const std::string& id) {
   return response.job();
 }
 
-grpc::Status Service::submit(const v1::SubmitJobRequest& request,
-                             v1::SubmitJobResponse* response) {
+grpc::Status Service::submit(const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response) {
   return stub_->SubmitJob(context().get(), request, response);
 }
 

@@ -1,4 +1,5 @@
-// What the tests of tesserad share: the process itself, clients of it, and an agent that a test plays by hand.
+// What the tests of tesserad share: the process itself, clients of it, and an agent that a test
+// plays by hand.
 #pragma once
 
 #include <sys/types.h>
@@ -65,7 +66,8 @@ class Agent {
 
   const v1::Welcome& welcome() const { return welcome_; }
 
-  // The next message that is of the kind; others are dropped. Fails the test when the session ends first.
+  // The next message that is of the kind; others are dropped. Fails the test when the session ends
+  // first.
   v1::SessionResponse next(v1::SessionResponse::KindCase kind);
   void send(const v1::SessionRequest& request);
   // Status of the session once it has ended.
