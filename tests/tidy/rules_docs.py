@@ -13,7 +13,7 @@ _MAKE = re.compile(r"(?:^|[;&]\s*|\$ )make (?P<target>[a-z][a-z-]*)", re.MULTILI
 _TESSERA = re.compile(
     r"(?:^|[;&]\s*|\$ )(?:build/bin/)?tessera (?P<command>[a-z][a-z-]*)", re.MULTILINE
 )
-_SUBCOMMAND = re.compile(r'add_subcommand\(\s*"(?P<name>[a-z-]+)"')
+_SUBCOMMAND = re.compile(r'add_\w*command\(\s*"(?P<name>[a-z-]+)"')
 _TARGET = re.compile(r"^(?P<name>[a-z-]+):", re.MULTILINE)
 _TOP = (
     "client",
