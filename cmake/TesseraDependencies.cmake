@@ -10,7 +10,11 @@ if(TESSERA_BUILD_SERVICE)
   find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 endif()
 
-if(TESSERA_BUILD_ENGINE)
+if(TESSERA_BUILD_ENGINE AND TESSERA_CUDA)
+  include(TesseraCuda)
+elseif(TESSERA_BUILD_ENGINE AND EXISTS ${Torch_DIR}/../../../lib/libtorch_cuda.so)
+  include(TesseraTorchCpu)
+elseif(TESSERA_BUILD_ENGINE)
   find_package(Torch REQUIRED NO_DEFAULT_PATH PATHS ${Torch_DIR})
 endif()
 

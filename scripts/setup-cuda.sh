@@ -12,7 +12,7 @@ readonly TORCH=torch==2.11.0
 # As torch 2.11.0 pins them.
 readonly BUILD_PACKAGES=(
   nvidia-nccl-cu13==2.28.9
-  'cuda-toolkit[cublas,crt,cudart,cusolver,cusparse]==13.0.2'
+  'cuda-toolkit[cccl,cublas,crt,cudart,cusolver,cusparse]==13.0.2'
 )
 
 [[ -x $VENV/bin/pip ]] || python3 -m venv "$VENV"

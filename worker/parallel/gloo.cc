@@ -176,9 +176,7 @@ std::unique_ptr<Collectives> make_gloo_collectives(const RendezvousOptions& opti
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
     return std::make_unique<GlooCollectives>(std::move(group), options.rank, options.size);
   } catch (const std::exception& error) {
-    throw NetworkError("rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
-                       " could not join the others at " + options.address + ":" +
-                       std::to_string(options.port) + ": " + describe(error));
+    throw NetworkError(describe_rendezvous_failure(options, error));
   }
 }
 

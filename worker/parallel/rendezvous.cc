@@ -65,4 +65,10 @@ std::string describe(const std::exception& error) {
   return error.what();
 }
 
+std::string describe_rendezvous_failure(const RendezvousOptions& options, const std::exception& error) {
+  return "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
+         " could not join the others at " + options.address + ":" + std::to_string(options.port) + ": " +
+         describe(error);
+}
+
 }  // namespace tessera

@@ -18,5 +18,6 @@ std::string local_address_towards(const RendezvousOptions& options);
 
 // what(), without the stack trace that LibTorch's errors carry.
 std::string describe(const std::exception& error);
+std::string describe_rendezvous_failure(const RendezvousOptions& options, const std::exception& error);
 
 }  // namespace tessera
