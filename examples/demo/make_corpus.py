@@ -16,7 +16,7 @@ import textwrap
 
 MIN_CHARS = 120
 MAX_CHARS = 2400
-TRAIN_CHARS = 2_500_000
+TRAIN_CHARS = 300_000
 EVAL_DOCUMENTS = 96
 # Generated tables, translations of one text, and tests teach little.
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "encodings", "site-packages", "dist-packages"}

@@ -19,7 +19,7 @@ from tokenizers import (
     trainers,
 )
 
-VOCAB_SIZE = 8192
+VOCAB_SIZE = 16384
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
