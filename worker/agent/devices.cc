@@ -15,8 +15,8 @@
 namespace tessera::agent {
 namespace {
 
-// The part of NVML's stable interface that is needed, declared here: its header and library come with
-// the driver, which may be absent.
+// The part of NVML's stable interface that is needed, declared here: its header and library come
+// with the driver, which may be absent.
 struct Nvml {
   struct MemoryInfo {
     unsigned long long total, free, used;

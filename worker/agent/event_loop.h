@@ -1,6 +1,7 @@
 // The agent's one thread of control: file descriptors, timers, and work posted by other threads.
 //
-// Thread safety: post() may be called from any thread; all else only from the thread in run(), or before it.
+// Thread safety: post() may be called from any thread; all else only from the thread in run(), or
+// before it.
 #pragma once
 
 #include <chrono>
@@ -25,8 +26,8 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Calls `on_readable` for as long as `fd` is readable; it may be called once too often, so it must not
-  // block. The caller unwatches before it closes fd.
+  // Calls `on_readable` for as long as `fd` is readable; it may be called once too often, so it
+  // must not block. The caller unwatches before it closes fd.
   void watch(int fd, Task on_readable);
   void unwatch(int fd);
 

@@ -52,6 +52,7 @@ absl::Status write_atomically(const std::filesystem::path& path, absl::string_vi
 
 absl::Status write_message(const std::filesystem::path& path,
                            const google::protobuf::MessageLite& message);
-absl::Status read_message(const std::filesystem::path& path, google::protobuf::MessageLite& message);
+absl::Status read_message(const std::filesystem::path& path,
+                          google::protobuf::MessageLite& message);
 
 }  // namespace tessera::agent

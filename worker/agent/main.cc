@@ -79,7 +79,7 @@ void add_flags(CLI::App& app, Flags& flags) {
                  "Address that other machines reach this one at; by default the one that the "
                  "coordinator is reached from, 127.0.0.1 when that is a Unix socket");
   app.add_flag("--kill-on-exit", flags.kill_on_exit,
-               "On SIGTERM or SIGINT kill the ranks; else they go on, for the next agent to take up");
+               "On SIGTERM or SIGINT kill the ranks; else they go on for the next agent");
 }
 
 // Held until the process ends. A second agent would delete the first one's runs.

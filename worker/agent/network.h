@@ -14,11 +14,12 @@ struct Listener {
   int port = 0;
 };
 
-// A TCP socket bound to `address` (a name or a number) on a port of the kernel's choice, and listening.
+// A TCP socket bound to `address` (a name or a number) on a port of the kernel's choice, and
+// listening.
 absl::StatusOr<Listener> listen_on(const std::string& address);
 
-// The address that this machine reaches `target` ("unix:PATH" or "HOST:PORT") from: where machines on that
-// network find it. 127.0.0.1 for a Unix socket.
+// The address that this machine reaches `target` ("unix:PATH" or "HOST:PORT") from: where machines
+// on that network find it. 127.0.0.1 for a Unix socket.
 absl::StatusOr<std::string> local_address_towards(const std::string& target);
 
 // Whether `target` is on this machine, where no network can come between.

@@ -75,8 +75,8 @@ absl::StatusOr<Pipe> make_pipe() {
   return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-// What the child needs between fork and exec, where nothing may be allocated: other threads may have
-// held the heap's lock.
+// What the child needs between fork and exec, where nothing may be allocated: other threads may
+// have held the heap's lock.
 struct ChildPlan {
   std::vector<char*> arguments;
   std::vector<char*> environment;
@@ -131,7 +131,7 @@ bool redirect(const char* path, int flags, int target) {
 }
 
 void raise_oom_score(pid_t pid) {
-  constexpr absl::string_view kScore = "800";  // Of 1000; the agent and the coordinator stay at theirs.
+  constexpr absl::string_view kScore = "800";  // of 1000
   UniqueFd fd(::open(absl::StrCat("/proc/", pid, "/oom_score_adj").c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd.valid()) return;
   [[maybe_unused]] const ssize_t written = ::write(fd.get(), kScore.data(), kScore.size());

@@ -1,5 +1,5 @@
-// A child process that can outlive this one: started in a session of its own, known by pid and start
-// time, waited for through a pidfd, and adopted again by a later agent.
+// A child process that can outlive this one: started in a session of its own, known by pid and
+// start time, waited for through a pidfd, and adopted again by a later agent.
 #pragma once
 
 #include <absl/status/status.h>
@@ -57,8 +57,8 @@ struct Exit {
 
 class Process {
  public:
-  // Called with the child's id before it runs anything: if this process dies before `commit` returns,
-  // or it returns an error, the child never starts.
+  // Called with the child's id before it runs anything: if this process dies before `commit`
+  // returns, or it returns an error, the child never starts.
   using Commit = std::function<absl::Status(const ProcessId&)>;
 
   static absl::StatusOr<std::unique_ptr<Process>> start(const ProcessOptions& options,

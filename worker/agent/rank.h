@@ -1,8 +1,8 @@
 // One rank of a run on this machine: its process, and what of its events the coordinator has.
 //
-// A rank's end is reported only after all its events. The last event decides: Finished is success, Failed is
-// that failure; a rank that ended without either failed as its exit status, or the reason it was killed
-// for, says.
+// A rank's end is reported only after all its events. The last event decides: Finished is success,
+// Failed is that failure; a rank that ended without either failed as its exit status, or the reason
+// it was killed for, says.
 #pragma once
 
 #include <absl/status/status.h>
@@ -55,8 +55,8 @@ class Rank {
   // Looks at the files: kills a hung rank. Call it every kPollInterval or so.
   void poll();
 
-  // The coordinator has (again) connected and has the stream's bytes up to `offset`. Streams that are not
-  // named start at 0: call rewind() first.
+  // The coordinator has (again) connected and has the stream's bytes up to `offset`. Streams that
+  // are not named start at 0: call rewind() first.
   void rewind();
   void resume(v1::RankStream stream, int64_t offset);
   void acknowledge(v1::RankStream stream, int64_t offset);

@@ -117,7 +117,8 @@ void Run::start(const v1::Start& start, milliseconds fence) {
     spdlog::info("{} attempt {}: started {} of {} ranks", id().job_id(), id().attempt(),
                  ranks_.size(), prepare_.world_size());
   } else {
-    spdlog::error("{} attempt {}: {}", id().job_id(), id().attempt(), std::string(status.message()));
+    spdlog::error("{} attempt {}: {}", id().job_id(), id().attempt(),
+                  std::string(status.message()));
     kill_now("another rank could not be started");
   }
 }
@@ -217,7 +218,9 @@ Rank* Run::find(int rank) {
 
 void Run::resume(const v1::Cursor& cursor) {
   Rank* rank = find(cursor.rank());
-  if (rank && v1::RankStream_IsValid(cursor.stream())) rank->resume(cursor.stream(), cursor.offset());
+  if (rank && v1::RankStream_IsValid(cursor.stream())) {
+    rank->resume(cursor.stream(), cursor.offset());
+  }
 }
 
 void Run::acknowledge(const v1::Cursor& cursor) {

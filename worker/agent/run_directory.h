@@ -1,16 +1,16 @@
-// Where a run's files are. They are all that an agent knows after a restart, so what recovery depends on
-// is written atomically.
+// Where a run's files are. They are all that an agent knows after a restart, so what recovery
+// depends on is written atomically.
 //
-//   runs/JOB/ATTEMPT/           run.pb    the Prepare message
-//                               start.pb  the Start message; present once ranks may have been spawned
-//                               lease     its modification time is the last contact with the coordinator
-//   runs/JOB/ATTEMPT/rank-R/    input.pb  TrainerInput
-//                               events    TrainerEvents, each after its length; appended by the trainer
-//                               output    standard output and error
-//                               commands  FIFO of TrainerCommands, each after its length
-//                               pid       ProcessId; absent until the rank was spawned
-//                               last.pb   the Finished or Failed event, once the agent has read it
-//                               exit.pb   the Failure of a rank that ended without such an event
+//   runs/JOB/ATTEMPT/         run.pb    the Prepare message
+//                             start.pb  the Start message; present once ranks may have been spawned
+//                             lease     last contact with the coordinator, as modification time
+//   runs/JOB/ATTEMPT/rank-R/  input.pb  TrainerInput
+//                             events    TrainerEvents, each after its length, from the trainer
+//                             output    standard output and error
+//                             commands  FIFO of TrainerCommands, each after its length
+//                             pid       ProcessId; absent until the rank was spawned
+//                             last.pb   the Finished or Failed event, once the agent has read it
+//                             exit.pb   the Failure of a rank that ended without such an event
 #pragma once
 
 #include <absl/status/status.h>

@@ -13,8 +13,9 @@ namespace tessera::agent {
 
 using std::chrono::milliseconds;
 
-// One stream. gRPC calls the On...() functions from its threads; all else runs in the loop, to which they
-// post. A hold keeps the stream's end from being reported before the loop has seen the last read.
+// One stream. gRPC calls the On...() functions from its threads; all else runs in the loop, to
+// which they post. A hold keeps the stream's end from being reported before the loop has seen the
+// last read.
 class Connection : public grpc::ClientBidiReactor<v1::SessionRequest, v1::SessionResponse> {
  public:
   Connection(EventLoop& loop, Session& session, const Session::Options& options)
@@ -27,8 +28,8 @@ class Connection : public grpc::ClientBidiReactor<v1::SessionRequest, v1::Sessio
     }
     // A channel of its own: no back-off is left over from the last one. Session does the waiting.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    auto channel =
-        grpc::CreateCustomChannel(options.coordinator, grpc::InsecureChannelCredentials(), arguments);
+    auto channel = grpc::CreateCustomChannel(options.coordinator,
+                                             grpc::InsecureChannelCredentials(), arguments);
     stub_ = v1::AgentService::NewStub(channel);
     stub_->async()->Session(&context_, this);
     AddHold();

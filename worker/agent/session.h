@@ -1,4 +1,5 @@
-// The agent's stream to the coordinator: connects, says Hello, keeps the lease, and connects again for ever.
+// The agent's stream to the coordinator: connects, says Hello, keeps the lease, and connects again
+// for ever.
 #pragma once
 
 #include <absl/status/status.h>
@@ -18,9 +19,10 @@ namespace tessera::agent {
 
 inline constexpr std::chrono::milliseconds kMinBackoff{100};
 inline constexpr std::chrono::milliseconds kMaxBackoff{5000};
-// A coordinator on another machine that answers no HTTP/2 ping for both together is taken as gone: the leases
-// of the ranks must not be renewed over a dead network. Together they are no longer than the coordinator's
-// lease. It has to allow pings this frequent (GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS).
+// A coordinator on another machine that answers no HTTP/2 ping for both together is taken as gone:
+// the leases of the ranks must not be renewed over a dead network. Together they are no longer than
+// the coordinator's lease. It has to allow pings this frequent
+// (GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS).
 inline constexpr std::chrono::milliseconds kPingInterval{5000};
 inline constexpr std::chrono::milliseconds kPingTimeout{5000};
 
@@ -36,7 +38,8 @@ class Session {
     // All of Hello but the runs.
     v1::Hello hello;
   };
-  // Called when going on makes no sense: another agent has this node's name, or the coordinator refuses us.
+  // Called when going on makes no sense: another agent has this node's name, or the coordinator
+  // refuses us.
   using OnFatal = std::function<void(const absl::Status&)>;
 
   Session(EventLoop& loop, Options options, Supervisor& supervisor, OnFatal on_fatal);

@@ -67,7 +67,8 @@ absl::StatusOr<v1::EventBatch> StreamTail::read(bool ended) {
 }
 
 absl::StatusOr<std::string> StreamTail::read_bytes() {
-  const int64_t end = stream_ == v1::RANK_STREAM_OUTPUT ? std::min(size(), kMaxOutputBytes) : size();
+  const bool bounded = stream_ == v1::RANK_STREAM_OUTPUT;
+  const int64_t end = bounded ? std::min(size(), kMaxOutputBytes) : size();
   std::string bytes(static_cast<size_t>(std::clamp<int64_t>(end - offset_, 0, kMaxBatchBytes)), 0);
   if (bytes.empty()) return bytes;
   const ssize_t count = ::pread(fd_.get(), bytes.data(), bytes.size(), offset_);

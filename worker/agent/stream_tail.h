@@ -1,5 +1,5 @@
-// Reads what a rank appends to its event file or output file: whole events or lines, from a byte offset,
-// in batches of bounded size.
+// Reads what a rank appends to its event file or output file: whole events or lines, from a byte
+// offset, in batches of bounded size.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -35,9 +35,9 @@ class StreamTail {
   // Length of the file now; 0 when there is none. Grows while the rank lives.
   int64_t size();
 
-  // The events after offset(), which moves past them; none when there is no whole one yet. With `ended`
-  // the writer is gone: a last line without newline counts as whole, a torn event is ignored.
-  // DATA_LOSS: the file is unreadable from offset() on.
+  // The events after offset(), which moves past them; none when there is no whole one yet. With
+  // `ended` the writer is gone: a last line without newline counts as whole, a torn event is
+  // ignored. DATA_LOSS: the file is unreadable from offset() on.
   absl::StatusOr<v1::EventBatch> read(bool ended);
 
   void seek(int64_t offset) { offset_ = offset; }

@@ -155,7 +155,8 @@ absl::Status Supervisor::refusal(const v1::Prepare& prepare) const {
 }
 
 void Supervisor::refuse(const v1::RunId& run, const absl::Status& why) {
-  spdlog::warn("refused {} attempt {}: {}", run.job_id(), run.attempt(), std::string(why.message()));
+  spdlog::warn("refused {} attempt {}: {}", run.job_id(), run.attempt(),
+               std::string(why.message()));
   v1::SessionRequest request;
   v1::Prepared& prepared = *request.mutable_prepared();
   *prepared.mutable_run() = run;
@@ -209,8 +210,7 @@ void Supervisor::rank_exited(const Key& run_key) {
     if (found == runs_.end()) return;
     if (send_ && !found->second->released()) found->second->pump(send_);
     remove_if_over(run_key);
-    const bool running = std::ranges::any_of(runs_, [](auto& run) { return run.second->running(); });
-    if (all_killed_ && !running) std::exchange(all_killed_, nullptr)();
+    if (all_killed_ && !running()) std::exchange(all_killed_, nullptr)();
   });
 }
 
@@ -221,9 +221,12 @@ void Supervisor::remove_if_over(const Key& run_key) {
   runs_.erase(found);
 }
 
+bool Supervisor::running() const {
+  return std::ranges::any_of(runs_, [](const auto& entry) { return entry.second->running(); });
+}
+
 void Supervisor::kill_all(std::function<void()> done) {
-  const bool running = std::ranges::any_of(runs_, [](auto& run) { return run.second->running(); });
-  if (!running) return loop_.post(std::move(done));
+  if (!running()) return loop_.post(std::move(done));
   all_killed_ = std::move(done);
   for (auto& [run_key, run] : runs_) run->kill(milliseconds::zero(), "the agent is shutting down");
 }

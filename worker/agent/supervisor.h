@@ -1,9 +1,9 @@
-// All runs of this machine: obeys the coordinator's messages and produces the agent's. Knows nothing of how
-// they travel: a session (session.h) connects it.
+// All runs of this machine: obeys the coordinator's messages and produces the agent's. Knows
+// nothing of how they travel: a session (session.h) connects it.
 //
 // Nothing is lost while no session is connected: ranks go on, their events stay in files, and each
-// connection starts again from the cursors that the coordinator names. The trainers' leases are renewed only
-// while a session is connected.
+// connection starts again from the cursors that the coordinator names. The trainers' leases are
+// renewed only while a session is connected.
 #pragma once
 
 #include <absl/status/status.h>
@@ -43,9 +43,9 @@ struct SupervisorOptions {
 
 class Supervisor {
  public:
-  // Takes up the runs that an earlier agent left in the state directory. Runs that it had prepared and
-  // not started are deleted: the socket they would meet at went with it, and the coordinator takes a run
-  // that is not named in Hello as failed.
+  // Takes up the runs that an earlier agent left in the state directory. Runs that it had prepared
+  // and not started are deleted: the socket they would meet at went with it, and the coordinator
+  // takes a run that is not named in Hello as failed.
   Supervisor(EventLoop& loop, SupervisorOptions options);
   ~Supervisor();
 
@@ -67,6 +67,8 @@ class Supervisor {
 
   static Key key(const v1::RunId& id) { return {id.job_id(), id.attempt()}; }
   Run* find(const v1::RunId& id);
+  // Some rank's process lives.
+  bool running() const;
   void recover();
   void prepare(const v1::Prepare& prepare);
   // Why this machine cannot take the run; OK when it can.

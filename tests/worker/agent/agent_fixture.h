@@ -1,4 +1,5 @@
-// Runs the agent binary against a FakeCoordinator, in a directory of its own; leaves nothing running.
+// Runs the agent binary against a FakeCoordinator, in a directory of its own; leaves nothing
+// running.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
-// A coordinator for the agent's tests: commits event batches by the rules of agent.proto, records all else,
-// and sends what the test tells it to. It can go away and come back with what it has committed.
+// A coordinator for the agent's tests: commits event batches by the rules of agent.proto, records
+// all else, and sends what the test tells it to. It can go away and come back with what it has
+// committed.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

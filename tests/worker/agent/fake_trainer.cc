@@ -1,7 +1,7 @@
 // Stands in for tessera-trainer in the agent's tests: reads its input and acts by the job's name.
 //
 //   steps-N       N step events, then Finished
-//   gated-N       N/2 step events, waits until the file OUTPUT_DIR/gate is there, the other N/2, Finished
+//   gated-N       N/2 step events, waits for the file OUTPUT_DIR/gate, the other N/2, Finished
 //   die-gated     waits for the gate, then exits with 3 and says nothing
 //   fail          reports a Failure, exits with 1
 //   silent        exits with 3 and says nothing
@@ -11,7 +11,7 @@
 //   obedient      steps until the Stop command comes, then Finished
 //   stubborn      steps for ever, reads no command, ignores SIGTERM; has a child of its own
 //   print-MODE    writes to standard output (see print()), then Finished
-//   rendezvous    rank 0 accepts on the inherited socket, the others connect; each reports what it read
+//   rendezvous    rank 0 accepts on the inherited socket and says what it reads
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <google/protobuf/util/delimited_message_util.h>
