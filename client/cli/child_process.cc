@@ -48,9 +48,9 @@ absl::StatusOr<pid_t> start_process(const Command& command) {
   argv.push_back(nullptr);
 
   const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  const int output = command.log.empty()
-                         ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
-                         : open(command.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const int output = command.log.empty() ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
+                                         : open(command.log.c_str(),
+                                                O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   const int open_errno = errno;
   pid_t pid = -1;
   if (input >= 0 && output >= 0) {

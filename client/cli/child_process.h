@@ -15,14 +15,15 @@ struct Command {
   std::filesystem::path program;
   // Without the program's own name.
   std::vector<std::string> arguments;
-  // Standard output and error are appended to this file. Empty: both are this process's standard error.
+  // Standard output and error are appended to this file. Empty: both are this process's standard
+  // error.
   std::filesystem::path log;
   // SIGTERM when the thread that started it ends.
   bool ends_with_parent = false;
 };
 
-// Starts the program in a session of its own, so that a Ctrl-C at the terminal is not its concern; it reads
-// nothing and inherits no other files.
+// Starts the program in a session of its own, so that a Ctrl-C at the terminal is not its concern;
+// it reads nothing and inherits no other files.
 absl::StatusOr<pid_t> start_process(const Command& command);
 
 // "exit code 1", "signal 9 (Killed)".

@@ -29,7 +29,8 @@ ExitCode fail(const Session& session, const absl::Status& status) {
   return report_failure(session.terminal, status, session.address());
 }
 
-// Counts a watcher of a service of this machine as a client, so that the service stays until the last event.
+// Counts a watcher of a service of this machine as a client, so that the service stays until the
+// last event.
 std::optional<FileLock> attach(const Session& session) {
   if (!session.given_address.empty()) return std::nullopt;
   auto lock = session.dir.attach(session.stop, kAttachTimeout);
@@ -135,9 +136,9 @@ ExitCode cancel_job(const Session& session, const std::string& id) {
   if (!client.ok()) return fail(session, client.status());
   const auto job = client->cancel(id, session.stop);
   if (!job.ok()) return fail(session, job.status());
-  session.terminal.out << (session.json ? to_json(*job)
-                                        : absl::StrCat(job->id(), " is ",
-                                                       v1::Job::State_Name(job->state())))
+  session.terminal.out << (session.json
+                               ? to_json(*job)
+                               : absl::StrCat(job->id(), " is ", v1::Job::State_Name(job->state())))
                        << '\n'
                        << std::flush;
   return kSucceeded;
@@ -169,11 +170,10 @@ ExitCode list_jobs(const Session& session, const std::vector<std::string>& state
   std::vector<std::vector<std::string>> rows{{"JOB", "STATE", ">STEP", ">LOSS", ">AGE", "REASON"}};
   for (const v1::Job& job : *jobs) {
     const bool stepped = job.has_step();
-    rows.push_back(
-        {job.id(), v1::Job::State_Name(job.state()),
-         stepped ? absl::StrCat(job.step().step(), "/", job.step().total_steps()) : "-",
-         stepped ? absl::StrFormat("%.4f", job.step().loss()) : "-", format_age(job.create_time()),
-         why(job)});
+    rows.push_back({job.id(), v1::Job::State_Name(job.state()),
+                    stepped ? absl::StrCat(job.step().step(), "/", job.step().total_steps()) : "-",
+                    stepped ? absl::StrFormat("%.4f", job.step().loss()) : "-",
+                    format_age(job.create_time()), why(job)});
   }
   print_lines(session, format_table(std::move(rows)));
   return kSucceeded;

@@ -37,7 +37,8 @@ class LinePrinter : public EventPrinter {
   const Progress& progress_;
 };
 
-// The progress line stays the last one: other lines are printed over it and it is drawn again below.
+// The progress line stays the last one: other lines are printed over it and it is drawn again
+// below.
 class TtyPrinter : public EventPrinter {
  public:
   TtyPrinter(const Terminal& terminal, const Progress& progress)
@@ -62,7 +63,7 @@ class TtyPrinter : public EventPrinter {
   std::string decorate(const v1::Event& event, const std::string& text) const {
     if (event.has_log()) {
       return event.log().severity() == v1::LogLine::ERROR ? terminal_.paint(text, "31")
-                                                           : terminal_.paint(text, "2");
+                                                          : terminal_.paint(text, "2");
     }
     if (!event.has_state()) return text;
     return terminal_.paint(text, event.state().state() == v1::Job::FAILED ? "1;31" : "1");

@@ -21,10 +21,9 @@ class EventPrinter {
 // Output of --json: one ProtoJSON Event a line, zero values included.
 std::unique_ptr<EventPrinter> make_json_printer(const Terminal& terminal);
 
-// For people: the progress line is rewritten in place on a terminal; elsewhere each step is a line. `progress`
-// is kept up to date by whoever calls print(), and before it.
-std::unique_ptr<EventPrinter> make_text_printer(const Terminal& terminal,
-                                                const Progress& progress);
+// For people: the progress line is rewritten in place on a terminal; elsewhere each step is a
+// line. `progress` is kept up to date by whoever calls print(), and before it.
+std::unique_ptr<EventPrinter> make_text_printer(const Terminal& terminal, const Progress& progress);
 
 // A message as one line of ProtoJSON.
 std::string to_json(const google::protobuf::Message& message);

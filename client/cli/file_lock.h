@@ -14,7 +14,8 @@ class FileLock {
  public:
   enum class Mode { kShared, kExclusive };
 
-  // Takes the lock, none when another process holds it in a way that excludes `mode`. Creates the file.
+  // Takes the lock, none when another process holds it in a way that excludes `mode`. Creates the
+  // file.
   static absl::StatusOr<std::optional<FileLock>> try_lock(const std::filesystem::path& path,
                                                           Mode mode);
 

@@ -55,8 +55,8 @@ ExitCode follow_job(Client& client, const v1::Job& job, const FollowOptions& opt
   if (!options.json) print_summary(job, progress, terminal);
   const ExitCode code = exit_code_of(progress.state());
   if (code == kJobFailed) {
-    print_errors(terminal, {absl::StrCat("job ", job.id(), " failed: ",
-                                         why_it_ended(progress.change()))});
+    print_errors(terminal,
+                 {absl::StrCat("job ", job.id(), " failed: ", why_it_ended(progress.change()))});
   } else if (code == kJobCancelled) {
     print_errors(terminal, {absl::StrCat("job ", job.id(), " was cancelled")});
   }

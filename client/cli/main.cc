@@ -25,9 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kFooter[] =
-    "Exit codes: 0 the job SUCCEEDED, or the command was done; 1 the job FAILED; 2 usage, a bad job\n"
-    "file or a request that was refused; 3 the job was CANCELLED; 4 the service cannot be reached;\n"
-    "130 interrupted, the job goes on.";
+    "Exit codes: 0 the job SUCCEEDED, or the command was done; 1 the job FAILED; 2 usage, a bad\n"
+    "job file or a request that was refused; 3 the job was CANCELLED; 4 the service cannot be\n"
+    "reached; 130 interrupted, the job goes on.";
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -54,8 +54,9 @@ Terminal make_terminal() {
   return terminal;
 }
 
-// Turns the signals that end a program into a stop request. Blocks them for all threads: make it before
-// anything starts one. A second signal while the first is still being answered ends the process.
+// Turns the signals that end a program into a stop request. Blocks them for all threads: make it
+// before anything starts one. A second signal while the first is still being answered ends the
+// process.
 class Signals {
  public:
   Signals() {
@@ -162,9 +163,10 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   app.footer(kFooter);
-  app.add_option("--address", flags.address,
-                 "The service: unix:PATH or a loopback HOST:PORT [TESSERA_ADDRESS]; default: the one "
-                 "of the state directory");
+  app.add_option(
+      "--address", flags.address,
+      "The service: unix:PATH or a loopback HOST:PORT [TESSERA_ADDRESS]; default: the one "
+      "of the state directory");
   app.add_option("--state-dir", flags.state_dir,
                  "Where a service of this machine keeps its state [TESSERA_STATE_DIR]")
       ->capture_default_str();
@@ -185,15 +187,14 @@ int run(int argc, char** argv) {
   const Signals signals;
   const bool own_dir = app.count("--state-dir") > 0;
   const bool own_address = app.count("--address") > 0;
-  const Session session{
-      .terminal = terminal,
-      .stop = signals.token(),
-      .dir = StateDir(fs::absolute(flags.state_dir).lexically_normal()),
-      .given_address = flags.address,
-      .json = flags.json,
-      .programs = fs::read_symlink("/proc/self/exe").parent_path(),
-      .flags = absl::StrCat(own_dir ? " --state-dir " + flags.state_dir : "",
-                            own_address ? " --address " + flags.address : "")};
+  const Session session{.terminal = terminal,
+                        .stop = signals.token(),
+                        .dir = StateDir(fs::absolute(flags.state_dir).lexically_normal()),
+                        .given_address = flags.address,
+                        .json = flags.json,
+                        .programs = fs::read_symlink("/proc/self/exe").parent_path(),
+                        .flags = absl::StrCat(own_dir ? " --state-dir " + flags.state_dir : "",
+                                              own_address ? " --address " + flags.address : "")};
   return dispatch(app.get_subcommands().front()->get_name(), session, flags);
 }
 

@@ -64,9 +64,9 @@ absl::Status OwnService::check_started() {
   if (dir_.is_up() || (WIFEXITED(status) && WEXITSTATUS(status) == kUsage)) {
     return absl::OkStatus();
   }
-  return absl::UnavailableError(absl::StrCat("the service did not start: ",
-                                             last_error(dir_.log(), log_begin_), "; see ",
-                                             dir_.log().string()));
+  return absl::UnavailableError(
+      absl::StrCat("the service did not start: ", last_error(dir_.log(), log_begin_), "; see ",
+                   dir_.log().string()));
 }
 
 absl::Status OwnService::ensure(Client& client, std::stop_token stop) {

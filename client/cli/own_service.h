@@ -1,5 +1,5 @@
-// The service behind `tessera run`: one that is there already, or one started for the purpose, which ends
-// by itself when no client and no job needs it.
+// The service behind `tessera run`: one that is there already, or one started for the purpose,
+// which ends by itself when no client and no job needs it.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,8 @@ class OwnService {
   OwnService(const StateDir& dir, std::filesystem::path program, std::vector<std::string> arguments)
       : dir_(dir), program_(std::move(program)), arguments_(std::move(arguments)) {}
 
-  // Waits for a service that takes jobs, and starts one where none is running. Requires: the caller is
-  // attached to `dir`, so that the service stays.
+  // Waits for a service that takes jobs, and starts one where none is running. Requires: the
+  // caller is attached to `dir`, so that the service stays.
   absl::Status ensure(Client& client, std::stop_token stop);
 
   // Waits until a service that ends by itself has ended, or has other work. Call it once detached.
@@ -30,7 +30,8 @@ class OwnService {
 
  private:
   absl::Status start();
-  // Takes note of the end of the process that start() made; an error when the service could not start.
+  // Takes note of the end of the process that start() made; an error when the service could not
+  // start.
   absl::Status check_started();
 
   const StateDir& dir_;

@@ -1,6 +1,7 @@
 #include "client/cli/progress.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,10 +13,6 @@ namespace {
 
 constexpr size_t kPaceSteps = 20;
 constexpr size_t kOwnersInLine = 3;
-
-double seconds_of(const google::protobuf::Timestamp& time) {
-  return static_cast<double>(time.seconds()) + time.nanos() * 1e-9;
-}
 
 std::vector<v1::OwnerBytes> by_size(const v1::MemorySnapshot& memory) {
   std::vector<v1::OwnerBytes> owners(memory.owners().begin(), memory.owners().end());
@@ -39,8 +36,7 @@ std::string compact_memory(const v1::MemorySnapshot& memory) {
 std::string describe_state(const v1::StateChange& change, int32_t attempt) {
   std::string text = v1::Job::State_Name(change.state());
   if (attempt > 1) absl::StrAppend(&text, " (attempt ", attempt, ")");
-  const std::string& why =
-      change.has_failure() ? change.failure().message() : change.reason();
+  const std::string& why = change.has_failure() ? change.failure().message() : change.reason();
   return why.empty() ? text : absl::StrCat(text, ": ", why);
 }
 
@@ -56,41 +52,37 @@ std::string describe_log(const v1::LogLine& log) {
 void Progress::add(const v1::Event& event) {
   switch (event.kind_case()) {
     case v1::Event::kStep:
-      return add_step(event);
+      return add_step(event.step());
     case v1::Event::kMemory:
       memory_[event.memory().rank()] = event.memory();
       return;
     case v1::Event::kState:
       change_ = event.state();
-      // Time between attempts says nothing of the pace.
-      recent_.clear();
       return;
     default:
       return;
   }
 }
 
-void Progress::add_step(const v1::Event& event) {
-  step_ = event.step();
-  recent_.push_back({step_.step(), seconds_of(event.time())});
-  if (recent_.size() > kPaceSteps) recent_.pop_front();
+void Progress::add_step(const v1::StepMetrics& step) {
+  step_ = step;
+  recent_seconds_.push_back(step.time().total_seconds());
+  if (recent_seconds_.size() > kPaceSteps) recent_seconds_.pop_front();
 }
 
 double Progress::remaining_seconds() const {
-  if (recent_.size() < 2 || recent_.back().step <= recent_.front().step) return -1;
-  const double pace = (recent_.back().seconds - recent_.front().seconds) /
-                      (recent_.back().step - recent_.front().step);
-  return pace * (step_.total_steps() - step_.step());
+  const double sum = std::accumulate(recent_seconds_.begin(), recent_seconds_.end(), 0.0);
+  return sum / static_cast<double>(recent_seconds_.size()) * (step_.total_steps() - step_.step());
 }
 
 std::string Progress::line() const {
   if (step_.step() == 0) return "";
-  std::string text = absl::StrFormat("step %d/%d  loss %.4f  grad norm %.3f  lr %.2e  %s tokens/s",
-                                     step_.step(), step_.total_steps(), step_.loss(),
-                                     step_.grad_norm(), step_.learning_rate(),
-                                     format_count(step_.tokens_per_second()));
-  if (const double left = remaining_seconds(); left >= 0 && step_.step() < step_.total_steps()) {
-    absl::StrAppend(&text, "  ETA ", format_duration(left));
+  std::string text =
+      absl::StrFormat("step %d/%d  loss %.4f  grad norm %.3f  lr %.2e  %s tokens/s", step_.step(),
+                      step_.total_steps(), step_.loss(), step_.grad_norm(), step_.learning_rate(),
+                      format_count(step_.tokens_per_second()));
+  if (step_.step() < step_.total_steps()) {
+    absl::StrAppend(&text, "  ETA ", format_duration(remaining_seconds()));
   }
   if (!memory_.empty()) {
     absl::StrAppend(&text, "  memory ", compact_memory(memory_.begin()->second));
@@ -111,7 +103,8 @@ std::vector<std::string> Progress::memory_table() const {
     rows.push_back({absl::StrCat("  ", owner.owner()), format_bytes(owner.current_bytes()),
                     format_bytes(owner.at_peak_bytes())});
   }
-  rows.push_back({"  total", format_bytes(memory.current_bytes()), format_bytes(memory.peak_bytes())});
+  rows.push_back(
+      {"  total", format_bytes(memory.current_bytes()), format_bytes(memory.peak_bytes())});
   rows.push_back({"  process (resident)", format_bytes(memory.rss_bytes()),
                   format_bytes(memory.peak_rss_bytes())});
   return format_table(std::move(rows));

@@ -19,7 +19,8 @@ class Progress {
   // "step 12/200  loss 4.321  ..." of the latest step. Empty before the first.
   std::string line() const;
 
-  // Bytes by owner, now and at the peak, of the rank with the highest peak. Empty without a snapshot.
+  // Bytes by owner, now and at the peak, of the rank with the highest peak. Empty without a
+  // snapshot.
   std::vector<std::string> memory_table() const;
 
   // The job's state, as far as its events have told.
@@ -27,22 +28,19 @@ class Progress {
   const v1::StateChange& change() const { return change_; }
 
  private:
-  struct Timed {
-    int32_t step;
-    double seconds;
-  };
-
-  void add_step(const v1::Event& event);
-  // Seconds to the last step at the pace of the recent ones; negative when unknown.
+  void add_step(const v1::StepMetrics& step);
+  // At the pace of the recent steps. Requires: a step.
   double remaining_seconds() const;
 
   v1::StepMetrics step_;
   v1::StateChange change_;
   std::map<int32_t, v1::MemorySnapshot> memory_;
-  std::deque<Timed> recent_;
+  // Wall time of the recent steps.
+  std::deque<double> recent_seconds_;
 };
 
-// One line on an event that is no step: a state, a checkpoint, an evaluation, a log line. Empty for others.
+// One line on an event that is no step: a state, a checkpoint, an evaluation, a log line. Empty
+// for others.
 std::string describe_event(const v1::Event& event);
 
 }  // namespace tessera::cli

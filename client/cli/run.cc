@@ -20,8 +20,9 @@ std::vector<std::string> up_arguments(const Session& session, const RunOptions& 
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   // As many slots as the job has ranks, on however small a machine.
   const int slots = std::max({cores, 8, spec.parallelism().num_processes()});
-  std::vector<std::string> arguments{"--state-dir", session.dir.path().string(), "up",
-                                     "--exit-when-idle", "--cpu-slots", absl::StrCat(slots)};
+  std::vector<std::string> arguments{"--state-dir", session.dir.path().string(),
+                                     "up",          "--exit-when-idle",
+                                     "--cpu-slots", absl::StrCat(slots)};
   if (!options.trainer.empty()) {
     arguments.insert(arguments.end(), {"--trainer", options.trainer.string()});
   }

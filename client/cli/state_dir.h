@@ -2,8 +2,8 @@
 //
 // Two locks decide who starts and who stops a service that runs only as long as it is needed:
 //   up.lock       held by the one `tessera up` of the folder for as long as it lives.
-//   clients.lock  shared by every client at work. Such an `up` takes it for itself before it stops: a
-//                 client that comes then waits, and finds that it has to start a service of its own.
+//   clients.lock  shared by every client at work. Such an `up` takes it for itself before it
+//                 stops: a client that comes then waits, and starts a service of its own.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,8 @@ class StateDir {
  public:
   explicit StateDir(std::filesystem::path path) : path_(std::move(path)) {}
 
-  // Creates the folder. An error when it cannot be written to, or its path is too long for a socket.
+  // Creates the folder. An error when it cannot be written to, or its path is too long for a
+  // socket.
   absl::Status create() const;
 
   const std::filesystem::path& path() const { return path_; }

@@ -29,12 +29,13 @@ class Supervised {
   // Kills the program if it was not stopped.
   ~Supervised();
 
-  // Starts the program if it is due; call it often. After a death the delay to the next start doubles with
-  // every death in the window. An error when it died `max_deaths` times within the window.
+  // Starts the program if it is due; call it often. After a death the delay to the next start
+  // doubles with every death in the window. An error when it died `max_deaths` times within the
+  // window.
   absl::Status tick(Time now, size_t max_deaths);
 
-  // What has happened since the last call, a sentence, as in "tesserad ended with signal 9 (Killed)". Empty:
-  // nothing.
+  // What has happened since the last call, a sentence, as in "tesserad ended with signal 9
+  // (Killed)". Empty: nothing.
   std::string take_news() { return std::exchange(news_, {}); }
 
   // Asks the program to end and waits for it; kills it after kStopTimeout.

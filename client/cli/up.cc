@@ -111,7 +111,8 @@ class Service {
     return absl::OkStatus();
   }
 
-  // True once there is nothing to do. The lock is then kept: who comes now waits for the service to be gone.
+  // True once there is nothing to do. The lock is then kept: who comes now waits for the service
+  // to be gone.
   bool is_idle() {
     auto lock = dir_.exclude_clients();
     if (!lock.ok() || !lock->has_value()) return false;
@@ -162,9 +163,9 @@ ExitCode run_up(const StateDir& dir, const UpOptions& options, const Terminal& t
   }
   const auto lock = dir.lock_up(options.exit_when_idle);
   if (!lock.ok() || !lock->has_value()) {
-    print_errors(terminal, {lock.ok() ? absl::StrCat("a service is already running in ",
-                                                     dir.path().string())
-                                      : std::string(lock.status().message())});
+    print_errors(terminal,
+                 {lock.ok() ? absl::StrCat("a service is already running in ", dir.path().string())
+                            : std::string(lock.status().message())});
     return kUsage;
   }
   auto client = Client::connect(dir.address());

@@ -22,8 +22,8 @@ struct UpOptions {
   bool exit_when_idle = false;
 };
 
-// Runs until a stop is requested, the service is idle, or it cannot be kept running. Starts either program
-// again when it ends. Stopping ends all ranks; their jobs go on at the next `up`.
+// Runs until a stop is requested, the service is idle, or it cannot be kept running. Starts either
+// program again when it ends. Stopping ends all ranks; their jobs go on at the next `up`.
 ExitCode run_up(const StateDir& dir, const UpOptions& options, const Terminal& terminal,
                 std::stop_token stop);
 

@@ -62,8 +62,8 @@ absl::StatusOr<Client> Client::connect(const std::string& address, Patience pati
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // A restarted service is another one: no state of a shared channel may outlive it.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return Client(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments), patience);
+  return Client(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments),
+                patience);
 }
 
 Client::Client(std::shared_ptr<grpc::Channel> channel, Patience patience)
@@ -78,9 +78,9 @@ void Client::settle() {
 }
 
 template <class Request, class Response>
-absl::StatusOr<Response> Client::call(
-    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-    const Request& request, std::stop_token stop) {
+absl::StatusOr<Response> Client::call(grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                   const Request&, Response*),
+                                      const Request& request, std::stop_token stop) {
   const auto give_up = SteadyClock::now() + patience_;
   Backoff backoff;
   while (true) {
@@ -89,8 +89,7 @@ absl::StatusOr<Response> Client::call(
     context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
     Response response;
-    const absl::Status status =
-        to_status(((*stub_).*method)(&context, request, &response));
+    const absl::Status status = to_status(((*stub_).*method)(&context, request, &response));
     if (status.ok()) return response;
     if (stop.stop_requested()) return stopped();
     if (!is_transient(status) || SteadyClock::now() >= give_up) return status;

@@ -4,8 +4,8 @@
 //   auto job = client->submit(spec, make_request_id(), stop);
 //   client->watch({.id = job->id()}, [](const v1::Event& event) { ... }, stop);
 //
-// Thread safety: all methods may be called from any thread. Calls that fail for want of the service are
-// made again within their patience; a stop request ends any of them with CANCELLED.
+// Thread safety: all methods may be called from any thread. Calls that fail for want of the
+// service are made again within their patience; a stop request ends any of them with CANCELLED.
 #pragma once
 
 #include <chrono>
@@ -42,8 +42,8 @@ class Client {
   // How long a call is tried again while the service cannot be reached.
   using Patience = std::chrono::milliseconds;
 
-  // `address` is "unix:PATH", or HOST:PORT of this machine: the connection is not encrypted, so others are
-  // refused with INVALID_ARGUMENT. Does not wait for the service to be there.
+  // `address` is "unix:PATH", or HOST:PORT of this machine: the connection is not encrypted, so
+  // others are refused with INVALID_ARGUMENT. Does not wait for the service to be there.
   static absl::StatusOr<Client> connect(const std::string& address, Patience patience = {});
 
   // All attempts carry the same request id: the job exists once, however often they are made.
@@ -67,8 +67,8 @@ class Client {
 
   Client(std::shared_ptr<grpc::Channel> channel, Patience patience);
 
-  // After a failed connection, waits a moment for the next one. A call that fails at once does not drive the
-  // channel: it would take seconds to notice that the service is back.
+  // After a failed connection, waits a moment for the next one. A call that fails at once does not
+  // drive the channel: it would take seconds to notice that the service is back.
   void settle();
 
   template <class Request, class Response>

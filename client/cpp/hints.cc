@@ -99,8 +99,8 @@ const std::map<std::string, const char*>& foreign_names() {
 }
 
 const std::vector<std::string>& planned_methods() {
-  static const auto* methods = new std::vector<std::string>{
-      "dpo", "kto", "reward", "gkd", "grpo", "rloo", "online_dpo", "ppo"};
+  static const auto* methods = new std::vector<std::string>{"dpo",  "kto",  "reward",     "gkd",
+                                                            "grpo", "rloo", "online_dpo", "ppo"};
   return *methods;
 }
 

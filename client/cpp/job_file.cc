@@ -60,7 +60,8 @@ JobFile parse_job_file(const std::string& text, const std::string& file,
   } catch (const YamlError& error) {
     filled.errors.push_back({error.mark, error.what()});
   }
-  // Rules are checked on what was meant: after a misspelt name they would report it missing as well.
+  // Rules are checked on what was meant: after a misspelt name they would report it missing as
+  // well.
   if (filled.errors.empty()) {
     spec::resolve_paths(job.spec, base);
     spec::fill_defaults(job.spec);
@@ -87,8 +88,8 @@ JobFile read_job_file(const std::filesystem::path& path) {
   text.resize(static_cast<size_t>(stream.gcount()));
   if (stream.bad()) return whole_file_error(file, "cannot be read");
   if (text.size() > kMaxJobFileBytes) {
-    return whole_file_error(
-        file, absl::StrCat("is larger than ", kMaxJobFileBytes, " bytes, too large for a job file"));
+    return whole_file_error(file, absl::StrCat("is larger than ", kMaxJobFileBytes,
+                                               " bytes, too large for a job file"));
   }
   return parse_job_file(text, file, std::filesystem::absolute(path).parent_path());
 }

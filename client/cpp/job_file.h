@@ -1,7 +1,7 @@
 // Reads job files: YAML or JSON text into a JobSpec, field by field and by name.
 //
-// Every mistake is a line "FILE:LINE:COLUMN: sentence", all of them found in one pass. Nothing is started
-// and no other file is opened.
+// Every mistake is a line "FILE:LINE:COLUMN: sentence", all of them found in one pass. Nothing is
+// started and no other file is opened.
 #pragma once
 
 #include <filesystem>

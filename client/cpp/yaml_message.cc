@@ -36,9 +36,8 @@ std::string describe(const YamlNode& node) {
     case YamlNode::Kind::kScalar:
       break;
   }
-  const std::string text = node.scalar.size() <= kMaxShown
-                               ? node.scalar
-                               : node.scalar.substr(0, kMaxShown) + "...";
+  const std::string text =
+      node.scalar.size() <= kMaxShown ? node.scalar : node.scalar.substr(0, kMaxShown) + "...";
   return node.quoted ? absl::StrCat("the text \"", text, "\"") : text;
 }
 
@@ -99,14 +98,15 @@ class Filler {
     const std::string path = section.empty() ? entry.key : absl::StrCat(section, ".", entry.key);
     const auto [first, is_new] = out_.marks.emplace(path, entry.mark);
     if (!is_new) {
-      return refuse(entry.mark, absl::StrCat(path, " is given twice, first on line ",
-                                             first->second.line));
+      return refuse(entry.mark,
+                    absl::StrCat(path, " is given twice, first on line ", first->second.line));
     }
     if (const auto* oneof = field->real_containing_oneof()) {
       const auto* other = message.GetReflection()->GetOneofFieldDescriptor(message, oneof);
       if (other != nullptr) {
-        return refuse(entry.mark, absl::StrCat(section.empty() ? "the file" : section, " holds ", other->name(), " and ",
-                                               entry.key, ", must hold exactly one"));
+        return refuse(entry.mark,
+                      absl::StrCat(section.empty() ? "the file" : section, " holds ", other->name(),
+                                   " and ", entry.key, ", must hold exactly one"));
       }
     }
     fill_field(entry, *field, path, message);
@@ -165,9 +165,8 @@ class Filler {
           reflection.SetInt64(&message, &field, value);
         });
       case FieldDescriptor::CPPTYPE_DOUBLE:
-        return fill_number<double>(node, "a number", [&](double value) {
-          reflection.SetDouble(&message, &field, value);
-        });
+        return fill_number<double>(
+            node, "a number", [&](double value) { reflection.SetDouble(&message, &field, value); });
       case FieldDescriptor::CPPTYPE_BOOL: {
         const auto value = node.quoted ? std::nullopt : parse_bool(node.scalar);
         if (!value) return "true or false";
@@ -187,7 +186,8 @@ class Filler {
   void fill_duration(const YamlEntry& entry, const std::string& path, Duration& duration) {
     const YamlNode& node = entry.value;
     const bool scalar = node.kind == YamlNode::Kind::kScalar;
-    const bool number = scalar && !node.quoted && parse_number<double>(node.scalar).error == std::errc();
+    const bool number =
+        scalar && !node.quoted && parse_number<double>(node.scalar).error == std::errc();
     if (scalar && TimeUtil::FromString(number ? node.scalar + "s" : node.scalar, &duration)) return;
     refuse(node.mark, absl::StrCat(path, " is ", describe(node),
                                    ", must be a number of seconds, as in 600 or \"600s\""));

@@ -1,5 +1,6 @@
-// Fills a protobuf message from a YAML tree by field name, strictly: a name that is no field, a value of
-// another type, a name given twice and two members of a oneof are errors with their places.
+// Fills a protobuf message from a YAML tree by field name, strictly: a name that is no field, a
+// value of another type, a name given twice and two members of a oneof are errors with their
+// places.
 #pragma once
 
 #include <map>

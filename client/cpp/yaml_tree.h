@@ -1,7 +1,8 @@
-// A YAML or JSON document as a tree that knows its lines: what a job file is before it has a schema.
+// A YAML or JSON document as a tree that knows its lines: what a job file is before it has a
+// schema.
 //
-// The text is hostile until parsed: its size, depth and number of nodes are bounded, and anchors and
-// aliases, whose expansion is not, are refused. JSON is read by the same grammar.
+// The text is hostile until parsed: its size, depth and number of nodes are bounded, and anchors
+// and aliases, whose expansion is not, are refused. JSON is read by the same grammar.
 #pragma once
 
 #include <stdexcept>

@@ -27,16 +27,18 @@ void check_method(const v1::Method& method, Violations& out) {
   }
   const v1::Sft& sft = method.sft();
   if (sft.packing() && sft.has_max_length() && sft.max_length() == 0) {
-    out.push_back({"method.sft.max_length",
-                   "method.sft.max_length is 0, must be above 0 with packing: it is the row length"});
+    out.push_back(
+        {"method.sft.max_length",
+         "method.sft.max_length is 0, must be above 0 with packing: it is the row length"});
   }
 }
 
 void check_training(const v1::JobSpec& spec, Violations& out) {
   const v1::Training& training = spec.training();
   if (training.has_max_steps() && training.max_steps() == 0) {
-    out.push_back({"training.max_steps",
-                   "training.max_steps is 0, must be above 0, or -1 to let num_train_epochs decide"});
+    out.push_back(
+        {"training.max_steps",
+         "training.max_steps is 0, must be above 0, or -1 to let num_train_epochs decide"});
   }
   const double warmup = training.warmup_steps();
   if (warmup >= 1 && std::isfinite(warmup) && warmup != std::floor(warmup)) {
@@ -72,12 +74,11 @@ void check_mesh(const v1::Parallelism& mesh, Violations& out) {
   }
   const int64_t product = others * mesh.dp_shard_size();
   if (product == mesh.num_processes()) return;
-  out.push_back(
-      {"parallelism.num_processes",
-       absl::StrCat("parallelism.num_processes is ", mesh.num_processes(),
-                    ", must be dp_replicate_size * dp_shard_size * cp_size = ",
-                    mesh.dp_replicate_size(), " * ", mesh.dp_shard_size(), " * ", mesh.cp_size(),
-                    " = ", product)});
+  out.push_back({"parallelism.num_processes",
+                 absl::StrCat("parallelism.num_processes is ", mesh.num_processes(),
+                              ", must be dp_replicate_size * dp_shard_size * cp_size = ",
+                              mesh.dp_replicate_size(), " * ", mesh.dp_shard_size(), " * ",
+                              mesh.cp_size(), " = ", product)});
 }
 
 void check_built(const v1::JobSpec& spec, Violations& out) {

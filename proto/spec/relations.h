@@ -7,8 +7,8 @@
 
 namespace tessera::spec {
 
-// Gives parallelism.dp_shard_size, where absent, what the other axes leave of num_processes; nothing
-// where they do not divide it.
+// Gives parallelism.dp_shard_size, where absent, what the other axes leave of num_processes;
+// nothing where they do not divide it.
 void fill_mesh(v1::Parallelism& mesh);
 
 // Appends every broken relation. A field that is absent is not looked at.

@@ -135,10 +135,10 @@ class FieldCheck {
 
   // True when `value` is within the rule's range; else refuses, naming the bound with its unit.
   bool check_range(double value, const std::string& shown, const std::string& unit) {
-    const bool low = rule_.has_min() &&
-                     (rule_.exclusive_min() ? value <= rule_.min() : value < rule_.min());
-    const bool high = rule_.has_max() &&
-                      (rule_.exclusive_max() ? value >= rule_.max() : value > rule_.max());
+    const bool low =
+        rule_.has_min() && (rule_.exclusive_min() ? value <= rule_.min() : value < rule_.min());
+    const bool high =
+        rule_.has_max() && (rule_.exclusive_max() ? value >= rule_.max() : value > rule_.max());
     if (low) {
       refuse(shown, absl::StrCat(rule_.exclusive_min() ? "be above " : "be at least ",
                                  render(rule_.min()), unit));

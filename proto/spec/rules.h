@@ -1,7 +1,8 @@
 // The rules of a job spec, as its fields' options state them (proto/tessera/v1/options.proto).
 //
 // One reflection pass each: nothing here knows a field by name, except for the few rules that
-// relate fields to each other. Links protobuf and absl only: the coordinator, the clients and the trainer share it.
+// relate fields to each other. Links protobuf and absl only: the coordinator, the clients and the
+// trainer share it.
 #pragma once
 
 #include <filesystem>
@@ -21,8 +22,8 @@ struct Violation {
 // Gives every absent optional field its default, sub-messages included.
 void fill_defaults(v1::JobSpec& spec);
 
-// Every broken rule: those of single fields, in the order of the fields, then those between fields. Empty
-// when the spec is good. Call it after fill_defaults.
+// Every broken rule: those of single fields, in the order of the fields, then those between
+// fields. Empty when the spec is good. Call it after fill_defaults.
 std::vector<Violation> validate(const v1::JobSpec& spec);
 
 // Makes relative path fields absolute and lexically normal. Requires: `base` is absolute.

@@ -136,10 +136,10 @@ TEST_F(ClientTest, WatchShowsNothingTwiceEvenIfTheServiceRepeatsIt) {
     return grpc::Status::OK;
   };
   std::vector<int64_t> seen;
-  EXPECT_TRUE(connect()
-                  .watch({.id = "a"},
-                         [&](const v1::Event& event) { seen.push_back(event.revision()); })
-                  .ok());
+  EXPECT_TRUE(
+      connect()
+          .watch({.id = "a"}, [&](const v1::Event& event) { seen.push_back(event.revision()); })
+          .ok());
   EXPECT_THAT(seen, ElementsAre(1, 2, 3));
 }
 
@@ -168,8 +168,8 @@ TEST_F(ClientTest, WithoutPatienceAMissingServiceIsToldAtOnce) {
 
 TEST(ConnectTest, RefusesWhatItCannotReachSafely) {
   const std::string too_long = "unix:/" + std::string(200, 'x');
-  for (const char* address : {"10.0.0.1:7070", "example.com:1", "unix:", "localhost", "0.0.0.0:1",
-                              too_long.c_str()}) {
+  for (const char* address :
+       {"10.0.0.1:7070", "example.com:1", "unix:", "localhost", "0.0.0.0:1", too_long.c_str()}) {
     EXPECT_TRUE(absl::IsInvalidArgument(Client::connect(address).status())) << address;
   }
   for (const char* address : {"unix:/x", "127.0.0.1:7070", "localhost:1", "[::1]:80"}) {

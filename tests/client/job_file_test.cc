@@ -175,8 +175,7 @@ const BadFile kBadFiles[] = {
     {"Mesh", edited("num_processes: 2", "num_processes: 4, dp_shard_size: 3"),
      "job.yaml:14:16: parallelism.num_processes is 4, must be dp_replicate_size * dp_shard_size * "
      "cp_size = 1 * 3 * 1 = 3"},
-    {"Syntax", edited("max_steps: 200", "max_steps: 200: 3"),
-     "job.yaml:9:17: illegal map value"},
+    {"Syntax", edited("max_steps: 200", "max_steps: 200: 3"), "job.yaml:9:17: illegal map value"},
     {"Unclosed", "name: [1", "job.yaml:1:1: end of sequence flow not found"},
     {"Empty", "", "job.yaml: the file is empty"},
     {"OnlyComments", "# nothing\n", "job.yaml: the file is empty"},
@@ -188,7 +187,9 @@ const BadFile kBadFiles[] = {
      "job.yaml:1:7: anchors and aliases are not allowed in a job file"},
     {"Tag", "name: !!python/object x\n", "job.yaml:1:7: tags are not allowed in a job file"},
     {"KeyIsAList", "? [a]\n: b\n", "job.yaml:1:3: a field's name must be a text"},
-    {"ControlCharacter", std::string("name: a\nmod\x04" "el: b\n"),
+    {"ControlCharacter",
+     std::string("name: a\nmod\x04"
+                 "el: b\n"),
      "job.yaml:2:4: the file holds a control character"},
     {"NotUtf8", "name: \xff\n", "job.yaml:1:7: the file is not valid UTF-8"},
     {"TooDeep", std::string(20, '[') + std::string(20, ']'),
@@ -277,9 +278,9 @@ TEST(JobFileOnDiskTest, RefusesWhatIsNoFile) {
 TEST(JobFileOnDiskTest, RefusesALargeFile) {
   TempDir dir;
   const auto path = dir.write("job.yaml", std::string(kMaxJobFileBytes + 1, ' '));
-  EXPECT_THAT(read_job_file(path).errors,
-              ElementsAre(path.string() +
-                          ": is larger than 1048576 bytes, too large for a job file"));
+  EXPECT_THAT(
+      read_job_file(path).errors,
+      ElementsAre(path.string() + ": is larger than 1048576 bytes, too large for a job file"));
 }
 
 }  // namespace

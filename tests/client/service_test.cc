@@ -18,8 +18,8 @@
 namespace tessera::cli {
 namespace {
 
-using ::testing::HasSubstr;
 using std::chrono::milliseconds;
+using ::testing::HasSubstr;
 using SteadyClock = std::chrono::steady_clock;
 
 std::string read(const std::filesystem::path& path) {
@@ -83,8 +83,8 @@ TEST(StateDirTest, ClientsKeepAServiceAndWaitForOneThatStops) {
   auto stopping = dir.exclude_clients();
   ASSERT_TRUE(stopping->has_value());
   EXPECT_TRUE(absl::IsDeadlineExceeded(dir.attach({}, milliseconds(0)).status()));
-  auto waiting = std::async(std::launch::async,
-                            [&] { return dir.attach({}, std::chrono::seconds(20)).ok(); });
+  auto waiting =
+      std::async(std::launch::async, [&] { return dir.attach({}, std::chrono::seconds(20)).ok(); });
   stopping->reset();
   EXPECT_TRUE(waiting.get());
 }
@@ -92,9 +92,8 @@ TEST(StateDirTest, ClientsKeepAServiceAndWaitForOneThatStops) {
 TEST(ChildProcessTest, RunsInASessionOfItsOwnWithNothingInherited) {
   TempDir temp;
   const auto log = temp.path() / "log";
-  const auto pid = start_process({.program = "/bin/sh",
-                                  .arguments = {"-c", "ls /proc/$$/fd; exit 3"},
-                                  .log = log});
+  const auto pid = start_process(
+      {.program = "/bin/sh", .arguments = {"-c", "ls /proc/$$/fd; exit 3"}, .log = log});
   ASSERT_TRUE(pid.ok()) << pid.status();
   int status = 0;
   ASSERT_EQ(waitpid(*pid, &status, 0), *pid);
