@@ -210,10 +210,10 @@ SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::Checkpoint
   return {directory, *total.const_data_ptr<int64_t>()};
 }
 
-std::optional<fs::path> find_latest_checkpoint(const fs::path& output_dir, const std::string& job_id) {
+std::optional<FoundCheckpoint> find_latest_checkpoint(const fs::path& output_dir, const std::string& job_id) {
   const std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, job_id);
   if (checkpoints.empty()) return std::nullopt;
-  return checkpoints.rbegin()->second;
+  return FoundCheckpoint{checkpoints.rbegin()->first, checkpoints.rbegin()->second};
 }
 
 v1::CheckpointState load_checkpoint(const fs::path& checkpoint, const std::vector<FlatShard>& shards,

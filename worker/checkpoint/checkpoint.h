@@ -37,9 +37,14 @@ struct SavedCheckpoint {
 SavedCheckpoint save_checkpoint(const std::filesystem::path& output_dir, const v1::CheckpointState& state,
                                 const std::vector<FlatShard>& shards, int total_limit, Collectives& ranks);
 
+struct FoundCheckpoint {
+  int step = 0;
+  std::filesystem::path path;
+};
+
 // The newest complete checkpoint that job `job_id` wrote (CheckpointState.job_id); none when there is none. Those
 // of other jobs in the same directory are left alone, until one of the same step is written over them.
-std::optional<std::filesystem::path> find_latest_checkpoint(const std::filesystem::path& output_dir,
+std::optional<FoundCheckpoint> find_latest_checkpoint(const std::filesystem::path& output_dir,
                                                             const std::string& job_id);
 
 // Fills `shards` from a checkpoint of any world size: each rank reads the ranges it needs.

@@ -48,6 +48,15 @@ class ConfigReader {
     }
     return value;
   }
+  int64_t token_or(int64_t vocab_size, const char* key, int64_t otherwise) const {
+    if (!has(key)) return otherwise;
+    if (!root_[key].is_number_integer()) fail_value(key, root_[key], "must be a token id");
+    const int64_t value = root_[key].get<int64_t>();
+    if (value < -1 || value >= vocab_size) {
+      fail_value(key, root_[key], "must be below vocab_size = " + std::to_string(vocab_size));
+    }
+    return value;
+  }
   double positive_or(const json& object, const char* key, double otherwise) const {
     if (!object.contains(key) || object[key].is_null()) return otherwise;
     if (!object[key].is_number() || !(object[key].get<double>() > 0)) {
@@ -124,6 +133,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.head_dim = reader.dimension_or("head_dim", config.hidden_size / config.num_heads);
   config.rms_norm_eps = reader.positive_or(reader.root(), "rms_norm_eps", 1e-6);
   config.rope_theta = read_rope(reader);
+  config.pad_token_id = reader.token_or(config.vocab_size, "pad_token_id", -1);
   config.tie_word_embeddings = reader.flag("tie_word_embeddings");
   config.attention_bias = reader.flag("attention_bias");
   config.mlp_bias = reader.flag("mlp_bias");

@@ -18,6 +18,7 @@ struct ModelConfig {
   int64_t head_dim = 0;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
+  int64_t pad_token_id = -1;  // its embedding gets no gradient, as in transformers; -1: none
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // on q, k, v and o
   bool mlp_bias = false;

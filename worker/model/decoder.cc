@@ -34,14 +34,16 @@ struct Linear {
 class Embedding : public Layer {
  public:
   explicit Embedding(const ModelConfig& config)
-      : weight_{"model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, {}} {}
+      : weight_{"model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, {}},
+        padding_idx_(config.pad_token_id) {}
   at::Tensor forward(const at::Tensor& tokens_T, const Stream&) override {
-    return at::embedding(weight_.value, tokens_T);
+    return at::embedding(weight_.value, tokens_T, padding_idx_);
   }
   std::vector<Parameter*> parameters() override { return {&weight_}; }
 
  private:
   Parameter weight_;
+  int64_t padding_idx_;
 };
 
 class DecoderBlock : public Layer {

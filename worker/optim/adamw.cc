@@ -1,30 +1,12 @@
 #include "worker/optim/adamw.h"
 
 #include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/dot.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-
-#include <algorithm>
-#include <cmath>
 
 #include "worker/memory/ledger.h"
 
 namespace tessera {
-namespace {
-
-// float32 dot products are exact enough over a piece this long; pieces are summed in double.
-constexpr int64_t kNormPiece = 1 << 16;
-
-double sum_of_squares(const at::Tensor& flat) {
-  double sum = 0;
-  for (const at::Tensor& piece : flat.split(kNormPiece)) sum += at::dot(piece, piece).item<double>();
-  return sum;
-}
-
-}  // namespace
-
 AdamW::AdamW(const std::vector<ShardedUnit*>& units, const Options& options, int rank) : options_(options) {
   const OwnerScope scope(Owner::kOptimizer);
   step_ = at::zeros({}, units.front()->shard().options());
@@ -69,27 +51,12 @@ std::vector<FlatShard> AdamW::state() const {
   std::vector<FlatShard> shards;
   for (const UnitState& state : units_) {
     const std::string& name = state.unit->layout().name;
-    shards.push_back({name + "/exp_avg", state.exp_avg, state.unit->layout().content_numel()});
-    shards.push_back({name + "/exp_avg_sq", state.exp_avg_sq, state.unit->layout().content_numel()});
+    shards.push_back({name + "/exp_avg", state.exp_avg, state.unit->layout().used_numel});
+    shards.push_back({name + "/exp_avg_sq", state.exp_avg_sq, state.unit->layout().used_numel});
   }
   return shards;
 }
 
 void AdamW::set_step(int64_t step) { step_.fill_(static_cast<double>(step)); }
-
-double gradient_norm(const std::vector<ShardedUnit*>& units, Collectives& group) {
-  double mine = 0;
-  for (const ShardedUnit* unit : units) {
-    if (unit->gradient().defined()) mine += sum_of_squares(unit->gradient());
-  }
-  at::Tensor sum = at::full({1}, mine, units.front()->shard().options().dtype(at::kDouble));
-  group.all_reduce_sum(sum);
-  return std::sqrt(sum.item<double>());
-}
-
-double clip_scale(double norm, double max_norm) {
-  if (max_norm == 0) return 1.0;
-  return std::min(1.0, max_norm / (norm + 1e-6));
-}
 
 }  // namespace tessera

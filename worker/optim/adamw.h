@@ -49,11 +49,4 @@ class AdamW {
   at::Tensor step_;  // float32 scalar
 };
 
-// L2 norm of the units' gradients over all ranks of the group; NaN or infinite if any is.
-double gradient_norm(const std::vector<ShardedUnit*>& units, Collectives& group);
-
-// What to scale gradients of this norm by, so that it is at most max_norm (0: no limit).
-// Source: torch.nn.utils.clip_grad_norm_.
-double clip_scale(double norm, double max_norm);
-
 }  // namespace tessera

@@ -36,11 +36,6 @@ struct FlatLayout {
   };
   // In order of the shard. The pointers hold as long as `entries` is not changed or copied.
   std::vector<Slice> slices_of_rank(int rank) const;
-
-  // Elements up to the end of the last entry: the part that does not depend on the world size.
-  int64_t content_numel() const {
-    return entries.empty() ? 0 : entries.back().offset + entries.back().numel;
-  }
 };
 
 // Requires world_size >= 1 and no negative extents.

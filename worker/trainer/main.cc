@@ -9,7 +9,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <csignal>
 #include <iostream>
 #include <system_error>
 #include <thread>
@@ -44,6 +44,8 @@ v1::Failure current_failure() {
     return make_failure(v1::Failure::USER, error.what(), error.field());
   } catch (const NetworkError& error) {
     return make_failure(v1::Failure::NETWORK, error.what());
+  } catch (const MemoryError& error) {
+    return make_failure(v1::Failure::MEMORY, error.what());
   } catch (const std::bad_alloc&) {
     return make_failure(v1::Failure::MEMORY, "out of host memory");
   } catch (const c10::OutOfMemoryError& error) {
@@ -51,10 +53,7 @@ v1::Failure current_failure() {
   } catch (const std::system_error& error) {
     return make_failure(v1::Failure::DEVICE, error.what());
   } catch (const c10::Error& error) {
-    const std::string what = error.what_without_backtrace();
-    // The CPU allocator has no exception of its own.
-    const bool memory = what.find("can't allocate memory") != std::string::npos;
-    return make_failure(memory ? v1::Failure::MEMORY : v1::Failure::BUG, what);
+    return make_failure(v1::Failure::BUG, error.what_without_backtrace());
   } catch (const std::exception& error) {
     return make_failure(v1::Failure::BUG, error.what());
   }
@@ -130,6 +129,9 @@ int check(const Flags& flags) {
 }  // namespace tessera
 
 int main(int argc, char** argv) {
+  // A closed pipe and a file-size limit are errors of the call that met them, not the process's end.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("One rank of a Tessera job: reads a TrainerInput, trains, reports events.");
   tessera::Flags flags;
   app.add_option("--input", flags.input, "TrainerInput, binary or (NAME.json) ProtoJSON")->required();

@@ -15,6 +15,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/errors.h"
 #include "worker/model/safetensors.h"
+#include "worker/optim/gradient_norm.h"
 #include "worker/trainer/input.h"
 
 namespace tessera {
@@ -57,7 +58,13 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
       lease_(input),
       config_(read_model_config(spec_.model().path())),
       objective_(make_objective(spec_.method())) {
-  events_.progress("load", 0);
+  if (input_.attempt() > 1) {
+    resume_from_ = find_latest_checkpoint(spec_.training().output_dir(), input_.job_id());
+  }
+  v1::TrainerEvent started;
+  started.mutable_started()->set_pid(getpid());
+  if (resume_from_) started.mutable_started()->set_resumed_step(resume_from_->step);
+  events_.write(std::move(started));
   train_data_ = load_dataset(dataset_options(spec_, /*held_out=*/false, config_.vocab_size));
   if (!spec_.data().eval().empty()) {
     eval_data_ = load_dataset(dataset_options(spec_, /*held_out=*/true, config_.vocab_size));
@@ -81,12 +88,7 @@ int64_t Trainer::count_total_steps() const {
 }
 
 v1::Finished Trainer::run() {
-  if (input_.attempt() > 1) resume();
-  v1::TrainerEvent started;
-  started.mutable_started()->set_pid(getpid());
-  started.mutable_started()->set_resumed_step(step_);
-  events_.write(std::move(started));
-
+  if (resume_from_) resume();
   const v1::Training& training = spec_.training();
   while (step_ < total_steps_ && !stopped_) {
     train_step();
@@ -287,7 +289,7 @@ void Trainer::evaluate() {
 std::vector<FlatShard> Trainer::state_vectors() const {
   std::vector<FlatShard> vectors = optimizer_->state();
   for (const auto& unit : trainable_.units) {
-    vectors.push_back({unit->layout().name + "/parameter", unit->shard(), unit->layout().content_numel()});
+    vectors.push_back({unit->layout().name + "/parameter", unit->shard(), unit->layout().used_numel});
   }
   return vectors;
 }
@@ -318,9 +320,7 @@ void Trainer::save() {
 }
 
 void Trainer::resume() {
-  const auto checkpoint = find_latest_checkpoint(spec_.training().output_dir(), input_.job_id());
-  if (!checkpoint) return;
-  const v1::CheckpointState state = load_checkpoint(*checkpoint, state_vectors(), *ranks_);
+  const v1::CheckpointState state = load_checkpoint(resume_from_->path, state_vectors(), *ranks_);
   step_ = saved_step_ = state.step();
   num_tokens_ = state.num_tokens();
   cursor_ = {state.epoch(), state.microbatch()};

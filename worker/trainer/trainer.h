@@ -1,9 +1,12 @@
 // One rank of a training run, from loaded weights to the final directory.
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "tessera/v1/trainer.pb.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/data/loader.h"
 #include "worker/memory/ledger.h"
 #include "worker/objectives/objective.h"
@@ -64,6 +67,7 @@ class Trainer {
   CommandReader& commands_;
   Lease lease_;
   ModelConfig config_;
+  std::optional<FoundCheckpoint> resume_from_;
   std::unique_ptr<Dataset> train_data_, eval_data_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Objective> objective_;

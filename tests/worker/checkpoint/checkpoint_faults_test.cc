@@ -54,8 +54,8 @@ TEST(CheckpointFaults, KilledAtAnyMomentTheLatestIsComplete) {
     ASSERT_TRUE(latest);
     auto single = make_single_collectives();
     auto shards = example_shards(0, 1, 0);
-    const int step = load_checkpoint(*latest, shards, *single).step();
-    EXPECT_EQ(latest->filename(), "checkpoint-" + std::to_string(step));
+    const int step = load_checkpoint(latest->path, shards, *single).step();
+    EXPECT_EQ(latest->path.filename(), "checkpoint-" + std::to_string(step));
     const auto expected = example_shards(0, 1, step);
     for (size_t i = 0; i < shards.size(); ++i) ASSERT_TRUE(at::equal(shards[i].data, expected[i].data));
   }

@@ -50,8 +50,8 @@ TEST(Checkpoint, LoadsAtAnyWorldSizeBitExactly) {
     save(directory.path(), saved, 7);
     const auto latest = find_latest_checkpoint(directory.path(), kJob);
     ASSERT_TRUE(latest);
-    EXPECT_EQ(latest->filename(), "checkpoint-7");
-    for (int loaded : {1, 2, 3, 5, 8}) expect_loads(*latest, loaded, 7);
+    EXPECT_EQ(latest->path.filename(), "checkpoint-7");
+    for (int loaded : {1, 2, 3, 5, 8}) expect_loads(latest->path, loaded, 7);
   }
 }
 
@@ -72,7 +72,7 @@ TEST(Checkpoint, KeepsTheNewest) {
   TempDir directory;
   for (int step : {8, 9, 10, 11}) save(directory.path(), 2, step, 2);
   EXPECT_THAT(names_in(directory.path()), ::testing::ElementsAre("checkpoint-10", "checkpoint-11"));
-  expect_loads(*find_latest_checkpoint(directory.path(), kJob), 2, 11);
+  expect_loads(find_latest_checkpoint(directory.path(), kJob)->path, 2, 11);
 }
 
 TEST(Checkpoint, OtherJobsAreLeftAlone) {
@@ -83,8 +83,8 @@ TEST(Checkpoint, OtherJobsAreLeftAlone) {
     save_checkpoint(directory.path(), state_at(step, "job-2"), example_shards(0, 1, step), 1, *single);
   }
   EXPECT_THAT(names_in(directory.path()), ::testing::ElementsAre("checkpoint-30", "checkpoint-50"));
-  EXPECT_EQ(find_latest_checkpoint(directory.path(), "job-2")->filename(), "checkpoint-30");
-  EXPECT_EQ(find_latest_checkpoint(directory.path(), kJob)->filename(), "checkpoint-50");
+  EXPECT_EQ(find_latest_checkpoint(directory.path(), "job-2")->path.filename(), "checkpoint-30");
+  EXPECT_EQ(find_latest_checkpoint(directory.path(), kJob)->path.filename(), "checkpoint-50");
   EXPECT_FALSE(find_latest_checkpoint(directory.path(), "job-3"));
 }
 
@@ -106,7 +106,7 @@ TEST(Checkpoint, WhatIsNotCompleteIsNotFound) {
   fs::create_directory(directory.path() / "checkpoint-9");  // no state.json
   fs::create_directory(directory.path() / "checkpoint-12x");
   testing::write_file(directory.path() / "checkpoint-12x" / "state.json", "{}");
-  EXPECT_EQ(find_latest_checkpoint(directory.path(), kJob)->filename(), "checkpoint-3");
+  EXPECT_EQ(find_latest_checkpoint(directory.path(), kJob)->path.filename(), "checkpoint-3");
 }
 
 TEST(Checkpoint, LeftoversOfACrashAreDeletedAndOthersAreNot) {

@@ -1,13 +1,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <thread>
 
 #include "worker/optim/adamw.h"
+#include "worker/optim/gradient_norm.h"
 #include "worker/optim/schedule.h"
 
 namespace tessera {
@@ -55,6 +58,29 @@ TEST(ClipScale, IsOneBelowTheLimitAndWithoutOne) {
   EXPECT_EQ(clip_scale(0.5, 1.0), 1.0);
   EXPECT_EQ(clip_scale(100.0, 0.0), 1.0);
   EXPECT_NEAR(clip_scale(4.0, 1.0), 0.25, 1e-6);
+}
+
+// Big and tiny values, as embeddings have: the norm is that of ATen's whole-tensor kernel at every size.
+TEST(GradientNorm, IsThatOfOneRankAtEveryWorldSize) {
+  for (const int world_size : {1, 2, 3, 4}) {
+    auto groups = make_thread_collectives(world_size);
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < world_size; ++rank) {
+      ranks.emplace_back([&, rank] {
+        Parameter matrix{"matrix", {1000, 300}, {}};
+        ReductionQueue reductions;
+        ShardedUnit unit("unit", {&matrix}, *groups[rank], reductions, {});
+        const at::Tensor gradient = (at::arange(300'000, at::kFloat) * 0.37).sin().pow(9);
+        unit.gather();
+        torch::autograd::backward({(matrix.value * gradient.view({1000, 300})).sum() / world_size}, {});
+        unit.finish_backward();
+        reductions.finish();
+        const double whole = at::linalg_vector_norm(gradient, 2).item<double>();
+        EXPECT_NEAR(gradient_norm({&unit}, *groups[rank]) / whole, 1.0, 5e-6) << world_size;
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
 }
 
 // Three steps against the formula of the paper with decoupled decay, written out in double.
