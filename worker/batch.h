@@ -1,7 +1,7 @@
 // The one currency between data, model and objectives: a flat stream of tokens.
 //
-// Shape legend, used in all of worker/: T tokens of a microbatch on this rank, D model width, N query
-// heads, K key/value heads, H head width, V vocabulary, S documents, F feed-forward width.
+// Shape legend, used in all of worker/: T tokens of a microbatch on this rank, D model width, N
+// query heads, K key/value heads, H head width, V vocabulary, S documents, F feed-forward width.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,14 +15,15 @@ inline constexpr int64_t kIgnoredLabel = -100;
 
 // Where documents begin and end in the stream. Attention never crosses a boundary.
 struct Documents {
-  std::vector<int64_t> cu_seqlens;  // S + 1 offsets: document s is tokens [cu_seqlens[s], cu_seqlens[s + 1])
-  at::Tensor positions_T;           // int64, restarts at 0 in each document
+  std::vector<int64_t>
+      cu_seqlens;          // S + 1 offsets: document s is tokens [cu_seqlens[s], cu_seqlens[s + 1])
+  at::Tensor positions_T;  // int64, restarts at 0 in each document
 
   int64_t num_documents() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }
 };
 
-// A microbatch of one rank. T is at least 1: a rank without rows gets one ignored token, since it has to
-// take part in the collectives.
+// A microbatch of one rank. T is at least 1: a rank without rows gets one ignored token, since it
+// has to take part in the collectives.
 struct Batch {
   at::Tensor tokens_T;  // int64
   at::Tensor labels_T;  // int64: what the model should predict at each token, or kIgnoredLabel

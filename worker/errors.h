@@ -1,5 +1,6 @@
-// Mistakes of the user and limits of the machine, as the engine throws them. worker/trainer/main.cc catches
-// once and turns them into a Failure event. NetworkError is in worker/parallel/collectives.h.
+// Mistakes of the user and limits of the machine, as the engine throws them. worker/trainer/main.cc
+// catches once and turns them into a Failure event. NetworkError is in
+// worker/parallel/collectives.h.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +9,8 @@
 
 namespace tessera {
 
-// `field` is the path in the job file ("data.train"); `message` one sentence with the value and the rule.
+// `field` is the path in the job file ("data.train"); `message` one sentence with the value and the
+// rule.
 class UserError : public std::runtime_error {
  public:
   UserError(std::string field, const std::string& message)

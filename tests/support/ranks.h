@@ -26,7 +26,8 @@ inline Listener listen_on_loopback() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
-  if (::bind(listener.fd, reinterpret_cast<sockaddr*>(&address), length) != 0 || ::listen(listener.fd, 64) != 0 ||
+  if (::bind(listener.fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(listener.fd, 64) != 0 ||
       ::getsockname(listener.fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     std::abort();
   }

@@ -113,9 +113,8 @@ absl::StatusOr<std::vector<v1::Device>> offered_devices(const std::string& cuda,
       const bool number = absl::SimpleAtoi(part, &index);
       const auto found = std::ranges::find(present, index, &v1::Device::index);
       if (!number || found == present.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("\"", part, "\" is no CUDA device of this machine, which has ",
-                         present.size()));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "\"", part, "\" is no CUDA device of this machine, which has ", present.size()));
       }
       devices.push_back(*found);
     }

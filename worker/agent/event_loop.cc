@@ -83,8 +83,8 @@ void EventLoop::run() {
 
 int EventLoop::wait_ms() const {
   if (timers_.empty()) return -1;
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first -
-                                                                 Clock::now());
+  const auto wait =
+      std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(wait.count(), 0, INT_MAX));
 }
 

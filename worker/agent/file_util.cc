@@ -74,8 +74,8 @@ std::string read_tail(const std::filesystem::path& path, size_t max_bytes) {
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0) return "";
   const size_t size = static_cast<size_t>(info.st_size);
   std::string bytes(std::min(size, max_bytes), '\0');
-  const ssize_t count = ::pread(fd.get(), bytes.data(), bytes.size(),
-                                static_cast<off_t>(size - bytes.size()));
+  const ssize_t count =
+      ::pread(fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(size - bytes.size()));
   bytes.resize(count > 0 ? static_cast<size_t>(count) : 0);
   return bytes;
 }

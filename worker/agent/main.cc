@@ -1,5 +1,4 @@
 // tessera-agent: flags and wiring.
-#include <CLI/CLI.hpp>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <absl/strings/str_cat.h>
@@ -10,6 +9,7 @@
 #include <sys/file.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -67,8 +67,7 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->required();
   app.add_option("--node", flags.node, "Name of this machine, its own in the cluster")
       ->capture_default_str();
-  app.add_option("--trainer", flags.trainer, "The tessera-trainer to start")
-      ->capture_default_str();
+  app.add_option("--trainer", flags.trainer, "The tessera-trainer to start")->capture_default_str();
   app.add_option("--cpu-slots", flags.cpu_slots, "CPU devices to offer, one rank each")
       ->check(CLI::Range(0, kMaxCpuSlots))
       ->capture_default_str();
@@ -155,11 +154,10 @@ absl::Status run(const Flags& flags) {
   absl::Status result;
   EventLoop loop;
   Supervisor supervisor(loop, *options);
-  Session session(loop, session_options(flags, *options), supervisor,
-                  [&](const absl::Status& why) {
-                    result = why;
-                    loop.stop();
-                  });
+  Session session(loop, session_options(flags, *options), supervisor, [&](const absl::Status& why) {
+    result = why;
+    loop.stop();
+  });
   const auto shut_down = [&] { session.close([&] { loop.stop(); }); };
   bool shutting_down = false;
   loop.watch(signals.get(), [&] {
@@ -173,8 +171,8 @@ absl::Status run(const Flags& flags) {
       shut_down();
     }
   });
-  spdlog::info("node {} with {} devices at {}; coordinator {}", flags.node,
-               options->devices.size(), options->address, flags.coordinator);
+  spdlog::info("node {} with {} devices at {}; coordinator {}", flags.node, options->devices.size(),
+               options->address, flags.coordinator);
   session.start();
   loop.run();
   return result;

@@ -41,9 +41,7 @@ fs::path counter_file() {
 
 OomWatch::OomWatch() : OomWatch(counter_file()) {}
 
-OomWatch::OomWatch(fs::path file) : file_(std::move(file)) {
-  last_ = before_last_ = count();
-}
+OomWatch::OomWatch(fs::path file) : file_(std::move(file)) { last_ = before_last_ = count(); }
 
 void OomWatch::tick() {
   before_last_ = last_;

@@ -109,7 +109,7 @@ bool redirect(const char* path, int flags, int target) {
   while ((count = ::read(plan.go, &byte, 1)) < 0 && errno == EINTR) {
   }
   if (count != 1) ::_exit(127);
-  struct sigaction defaults {};
+  struct sigaction defaults{};
   defaults.sa_handler = SIG_DFL;
   for (const int signal : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
     ::sigaction(signal, &defaults, nullptr);
@@ -177,10 +177,10 @@ absl::StatusOr<std::unique_ptr<Process>> Process::start(const ProcessOptions& op
   absl::StatusOr<Pipe> trouble = make_pipe();
   if (!go.ok()) return go.status();
   if (!trouble.ok()) return trouble.status();
-  const ChildPlan plan{pointers(options.command),  pointers(options.environment),
-                       options.directory.c_str(),  options.stdout_path.c_str(),
+  const ChildPlan plan{pointers(options.command),   pointers(options.environment),
+                       options.directory.c_str(),   options.stdout_path.c_str(),
                        options.stderr_path.c_str(), options.inherited_fd,
-                       options.dies_with_parent,   go->read.get(),
+                       options.dies_with_parent,    go->read.get(),
                        trouble->write.get()};
   const int go_write = go->write.get();
   const pid_t pid = ::fork();
@@ -242,8 +242,8 @@ std::optional<Exit> Process::reap() {
   // What the process left behind in its group goes too, while the zombie still holds the pid.
   ::kill(-id_.pid, SIGKILL);
   ::waitid(kPidfd, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG);
-  exit_ = Exit{info.si_code == CLD_EXITED ? Exit::Kind::kCode : Exit::Kind::kSignal,
-               info.si_status};
+  exit_ =
+      Exit{info.si_code == CLD_EXITED ? Exit::Kind::kCode : Exit::Kind::kSignal, info.si_status};
   return exit_;
 }
 

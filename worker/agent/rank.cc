@@ -52,9 +52,9 @@ Rank::~Rank() {
 absl::Status Rank::start(const v1::TrainerInput& input, ProcessOptions options) {
   absl::Status status = spawn(input, options);
   if (!status.ok()) {
-    end_with(make_failure(
-        v1::Failure::DEVICE, rank_,
-        absl::StrCat("rank ", rank_, " could not be started: ", status.message())));
+    end_with(
+        make_failure(v1::Failure::DEVICE, rank_,
+                     absl::StrCat("rank ", rank_, " could not be started: ", status.message())));
   }
   return status;
 }
@@ -62,19 +62,18 @@ absl::Status Rank::start(const v1::TrainerInput& input, ProcessOptions options) 
 absl::Status Rank::spawn(const v1::TrainerInput& input, ProcessOptions& options) {
   if (absl::Status status = directory_.create(); !status.ok()) return status;
   if (absl::Status status = write_message(directory_.input(), input); !status.ok()) return status;
-  for (const auto& [flag, path] : {std::pair("--input", directory_.input()),
-                                   std::pair("--events", directory_.events()),
-                                   std::pair("--commands", directory_.commands())}) {
+  for (const auto& [flag, path] :
+       {std::pair("--input", directory_.input()), std::pair("--events", directory_.events()),
+        std::pair("--commands", directory_.commands())}) {
     options.command.push_back(flag);
     options.command.push_back(path.string());
   }
   options.directory = directory_.path;
   options.stdout_path = options.stderr_path = directory_.output();
   options.first_out_of_memory = true;
-  absl::StatusOr<std::unique_ptr<Process>> process =
-      Process::start(options, [&](const ProcessId& id) {
-        return write_atomically(directory_.pid(), id.to_string());
-      });
+  absl::StatusOr<std::unique_ptr<Process>> process = Process::start(
+      options,
+      [&](const ProcessId& id) { return write_atomically(directory_.pid(), id.to_string()); });
   if (!process.ok()) return process.status();
   own(*std::move(process));
   return absl::OkStatus();
@@ -98,9 +97,9 @@ void Rank::recover() {
   }
   absl::StatusOr<std::string> pid = read_file(directory_.pid(), kMaxPidFileBytes);
   if (!pid.ok()) {
-    return end_with(make_failure(
-        v1::Failure::DEVICE, rank_,
-        absl::StrCat("rank ", rank_, " was not started: the agent itself had ended")));
+    return end_with(
+        make_failure(v1::Failure::DEVICE, rank_,
+                     absl::StrCat("rank ", rank_, " was not started: the agent itself had ended")));
   }
   absl::StatusOr<ProcessId> id = ProcessId::parse(*pid);
   absl::StatusOr<std::unique_ptr<Process>> process =
@@ -228,9 +227,8 @@ bool Rank::pump_stream(Stream& stream, const Send& send) {
   while (stream.unacked.size() < kMaxUnackedBatches) {
     absl::StatusOr<v1::EventBatch> batch = stream.tail.read(ended);
     if (!batch.ok()) {
-      const v1::Failure failure =
-          make_failure(v1::Failure::BUG, rank_,
-                       absl::StrCat("rank ", rank_, "'s ", batch.status().message()));
+      const v1::Failure failure = make_failure(
+          v1::Failure::BUG, rank_, absl::StrCat("rank ", rank_, "'s ", batch.status().message()));
       if (process_) {
         kill(failure);
       } else {

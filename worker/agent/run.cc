@@ -20,8 +20,8 @@ constexpr milliseconds kDefaultHangTimeout = std::chrono::minutes(10);
 
 milliseconds hang_timeout(const v1::JobSpec& spec) {
   if (!spec.resources().has_hang_timeout()) return kDefaultHangTimeout;
-  return milliseconds(google::protobuf::util::TimeUtil::DurationToMilliseconds(
-      spec.resources().hang_timeout()));
+  return milliseconds(
+      google::protobuf::util::TimeUtil::DurationToMilliseconds(spec.resources().hang_timeout()));
 }
 
 // Replaces the variable, or adds it.
@@ -47,9 +47,8 @@ Run::~Run() {
   if (kill_timer_) context_.loop.cancel(*kill_timer_);
 }
 
-absl::StatusOr<std::unique_ptr<Run>> Run::prepare(const RunContext& context,
-                                                  RunDirectory directory, v1::Prepare prepare,
-                                                  OnExit on_exit) {
+absl::StatusOr<std::unique_ptr<Run>> Run::prepare(const RunContext& context, RunDirectory directory,
+                                                  v1::Prepare prepare, OnExit on_exit) {
   std::unique_ptr<Run> run(
       new Run(context, std::move(directory), std::move(prepare), std::move(on_exit)));
   absl::Status status = make_directories(run->directory_.path());
@@ -65,8 +64,8 @@ absl::StatusOr<std::unique_ptr<Run>> Run::prepare(const RunContext& context,
   return run;
 }
 
-absl::StatusOr<std::unique_ptr<Run>> Run::recover(const RunContext& context,
-                                                  RunDirectory directory, OnExit on_exit) {
+absl::StatusOr<std::unique_ptr<Run>> Run::recover(const RunContext& context, RunDirectory directory,
+                                                  OnExit on_exit) {
   v1::Prepare prepare;
   if (absl::Status status = read_message(directory.prepare(), prepare); !status.ok()) return status;
   v1::Start start;

@@ -147,9 +147,9 @@ void Session::ended(const grpc::Status& status) {
   if (closed_) return std::exchange(closed_, nullptr)();
   switch (status.error_code()) {
     case grpc::StatusCode::ABORTED:
-      return on_fatal_(absl::AbortedError(
-          absl::StrCat("another agent has taken the node name \"", options_.hello.node(),
-                       "\"; give each agent its own --node")));
+      return on_fatal_(absl::AbortedError(absl::StrCat("another agent has taken the node name \"",
+                                                       options_.hello.node(),
+                                                       "\"; give each agent its own --node")));
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::UNAUTHENTICATED:
     case grpc::StatusCode::PERMISSION_DENIED:
@@ -160,8 +160,7 @@ void Session::ended(const grpc::Status& status) {
       break;
   }
   if (!std::exchange(outage_logged_, true)) {
-    spdlog::warn("no coordinator at {}: {}; trying again until there is one",
-                 options_.coordinator,
+    spdlog::warn("no coordinator at {}: {}; trying again until there is one", options_.coordinator,
                  status.ok() ? "it ended the session" : status.error_message());
   }
   connect_timer_ = loop_.call_after(next_backoff(), [this] { connect(); });

@@ -116,15 +116,15 @@ int64_t StreamTail::parse_lines(const std::string& bytes, bool ended, Events& ev
       const bool at_bound = bytes_end == kMaxOutputBytes;
       if (!at_bound && !(full && taken == 0) && !(ended && !full)) break;
     }
-    *events.Add() = log_event(rank_, v1::LogLine::OUTPUT,
-                              forwarded_text(text.substr(taken, end - taken)));
+    *events.Add() =
+        log_event(rank_, v1::LogLine::OUTPUT, forwarded_text(text.substr(taken, end - taken)));
     taken = whole ? end + 1 : end;
   }
   if (taken > 0 && offset_ + static_cast<int64_t>(taken) == kMaxOutputBytes) {
-    *events.Add() = log_event(
-        rank_, v1::LogLine::WARNING,
-        absl::StrCat("rank ", rank_, " wrote more than ", kMaxOutputBytes >> 20,
-                     " MiB to its standard output and error: what follows is dropped"));
+    *events.Add() =
+        log_event(rank_, v1::LogLine::WARNING,
+                  absl::StrCat("rank ", rank_, " wrote more than ", kMaxOutputBytes >> 20,
+                               " MiB to its standard output and error: what follows is dropped"));
   }
   return static_cast<int64_t>(taken);
 }
@@ -132,8 +132,7 @@ int64_t StreamTail::parse_lines(const std::string& bytes, bool ended, Events& ev
 void StreamTail::release(int64_t offset) {
   if (offset - released_ < kReleaseBytes || !open()) return;
   // Not every file system can; then the space comes back with the run's directory.
-  ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, released_,
-              offset - released_);
+  ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, released_, offset - released_);
   released_ = offset;
 }
 

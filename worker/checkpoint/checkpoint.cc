@@ -39,7 +39,8 @@ std::optional<int> step_of(const fs::path& path) {
   int step = 0;
   const auto [parsed, error] = std::from_chars(begin, end, step);
   std::error_code ignored;
-  if (error != std::errc() || parsed != end || step < 0 || !fs::is_regular_file(path / kStateFile, ignored)) {
+  if (error != std::errc() || parsed != end || step < 0 ||
+      !fs::is_regular_file(path / kStateFile, ignored)) {
     return std::nullopt;
   }
   return step;
@@ -69,7 +70,8 @@ std::map<int, fs::path> checkpoints_of(const fs::path& output_dir, const std::st
     const auto step = step_of(entry->path());
     if (!step) continue;
     try {
-      if (read_state(entry->path() / kStateFile).job_id() == job_id) found.emplace(*step, entry->path());
+      if (read_state(entry->path() / kStateFile).job_id() == job_id)
+        found.emplace(*step, entry->path());
     } catch (const UserError&) {
       // Not written by us, whosever it is.
     }
@@ -84,7 +86,8 @@ void delete_leftovers(const fs::path& output_dir) {
   for (auto entry = fs::directory_iterator(output_dir, error);
        !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (is_temporary_name(name) && name.starts_with(std::string(".") + kPrefix)) leftovers.push_back(entry->path());
+    if (is_temporary_name(name) && name.starts_with(std::string(".") + kPrefix))
+      leftovers.push_back(entry->path());
   }
   for (const fs::path& path : leftovers) fs::remove_all(path, error);
 }
@@ -105,7 +108,8 @@ int64_t write_shards(const fs::path& path, const std::vector<FlatShard>& shards)
   std::vector<std::pair<std::string, TensorInfo>> tensors;
   for (const FlatShard& shard : shards) {
     TORCH_CHECK(shard.data.dim() == 1 && shard.data.is_contiguous(), shard.name, " is not flat");
-    tensors.emplace_back(shard.name, TensorInfo{shard.data.scalar_type(), {shard.data.numel()}, shard.data.numel()});
+    tensors.emplace_back(
+        shard.name, TensorInfo{shard.data.scalar_type(), {shard.data.numel()}, shard.data.numel()});
   }
   const SafetensorsLayout layout = lay_out_safetensors(tensors);
   OutputFile file = OutputFile::create(path, layout.file_bytes);
@@ -130,7 +134,8 @@ std::string to_json(const v1::CheckpointState& state) {
 // The rank files of a checkpoint, opened when first needed.
 class SavedShards {
  public:
-  SavedShards(fs::path directory, int world_size) : directory_(std::move(directory)), world_size_(world_size) {}
+  SavedShards(fs::path directory, int world_size)
+      : directory_(std::move(directory)), world_size_(world_size) {}
 
   // Elements [begin, begin + out.numel()) of the flat vector `name`.
   void read(const std::string& name, int64_t begin, at::Tensor out) {
@@ -150,7 +155,8 @@ class SavedShards {
   const SafetensorsFile& file_of(int rank) {
     auto found = files_.find(rank);
     if (found == files_.end()) {
-      found = files_.emplace(rank, SafetensorsFile::open(directory_ / rank_file(rank), kField)).first;
+      found =
+          files_.emplace(rank, SafetensorsFile::open(directory_ / rank_file(rank), kField)).first;
     }
     return found->second;
   }
@@ -163,7 +169,8 @@ class SavedShards {
   }
 
   [[noreturn]] void fail(const std::string& name) const {
-    throw UserError(kField, directory_.string() + ": the shards of " + name + " do not fit together");
+    throw UserError(kField,
+                    directory_.string() + ": the shards of " + name + " do not fit together");
   }
 
   const fs::path directory_;
@@ -174,7 +181,8 @@ class SavedShards {
 }  // namespace
 
 SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::CheckpointState& state,
-                                const std::vector<FlatShard>& shards, int total_limit, Collectives& ranks) {
+                                const std::vector<FlatShard>& shards, int total_limit,
+                                Collectives& ranks) {
   const fs::path directory = output_dir / (kPrefix + std::to_string(state.step()));
   const fs::path temporary = temporary_name(directory);
   const std::string what = "cannot write " + directory.string();
@@ -187,7 +195,8 @@ SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::Checkpoint
       delete_leftovers(output_dir);
       fs::create_directory(temporary);
     });
-    run_together(ranks, what, [&] { bytes = write_shards(temporary / rank_file(ranks.rank()), shards); });
+    run_together(ranks, what,
+                 [&] { bytes = write_shards(temporary / rank_file(ranks.rank()), shards); });
     run_together(ranks, what, [&] {
       if (!first) return;
       v1::CheckpointState complete = state;
@@ -210,13 +219,15 @@ SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::Checkpoint
   return {directory, *total.const_data_ptr<int64_t>()};
 }
 
-std::optional<FoundCheckpoint> find_latest_checkpoint(const fs::path& output_dir, const std::string& job_id) {
+std::optional<FoundCheckpoint> find_latest_checkpoint(const fs::path& output_dir,
+                                                      const std::string& job_id) {
   const std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, job_id);
   if (checkpoints.empty()) return std::nullopt;
   return FoundCheckpoint{checkpoints.rbegin()->first, checkpoints.rbegin()->second};
 }
 
-v1::CheckpointState load_checkpoint(const fs::path& checkpoint, const std::vector<FlatShard>& shards,
+v1::CheckpointState load_checkpoint(const fs::path& checkpoint,
+                                    const std::vector<FlatShard>& shards,
                                     const Collectives& ranks) {
   if (ranks.rank() == 0) delete_leftovers(checkpoint.parent_path());
   const v1::CheckpointState state = read_state(checkpoint / kStateFile);
@@ -224,10 +235,12 @@ v1::CheckpointState load_checkpoint(const fs::path& checkpoint, const std::vecto
   for (const FlatShard& shard : shards) {
     const auto found = state.vectors().find(shard.name);
     if (found == state.vectors().end()) {
-      throw UserError(kField, checkpoint.string() + ": it holds no " + shard.name + "; was the model another?");
+      throw UserError(
+          kField, checkpoint.string() + ": it holds no " + shard.name + "; was the model another?");
     }
     if (found->second != shard.numel) {
-      throw UserError(kField, checkpoint.string() + ": " + shard.name + " has " + std::to_string(found->second) +
+      throw UserError(kField, checkpoint.string() + ": " + shard.name + " has " +
+                                  std::to_string(found->second) +
                                   " elements in it, the model has " + std::to_string(shard.numel));
     }
     const int64_t begin = std::min(ranks.rank() * shard.data.numel(), shard.numel);

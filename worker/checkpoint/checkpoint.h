@@ -1,9 +1,9 @@
 // Sharded, crash-safe checkpoints of the training state.
 //
-// A checkpoint is a directory output_dir/checkpoint-STEP with one rank-RRRRR.safetensors a rank and a
-// state.json (ProtoJSON of CheckpointState, written last). It is written under a temporary name, fsynced and
-// renamed by rank 0 after a barrier, so that what is named checkpoint-STEP is complete. Leftovers of a crash
-// are deleted at the next save or load.
+// A checkpoint is a directory output_dir/checkpoint-STEP with one rank-RRRRR.safetensors a rank and
+// a state.json (ProtoJSON of CheckpointState, written last). It is written under a temporary name,
+// fsynced and renamed by rank 0 after a barrier, so that what is named checkpoint-STEP is complete.
+// Leftovers of a crash are deleted at the next save or load.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +19,8 @@
 
 namespace tessera {
 
-// One flat vector of the state; this rank holds shard `rank` of it. Examples: "model.layers.3/parameter",
-// "model.layers.3/exp_avg".
+// One flat vector of the state; this rank holds shard `rank` of it. Examples:
+// "model.layers.3/parameter", "model.layers.3/exp_avg".
 struct FlatShard {
   std::string name;
   at::Tensor data;    // 1-D, CPU or device, [shard_numel]
@@ -32,20 +32,23 @@ struct SavedCheckpoint {
   int64_t bytes = 0;  // over all ranks
 };
 
-// Collective. Blocks until the checkpoint is durable. Keeps the newest `total_limit` of this job (0: all).
-// Throws std::system_error when the disk fails, on every rank.
-SavedCheckpoint save_checkpoint(const std::filesystem::path& output_dir, const v1::CheckpointState& state,
-                                const std::vector<FlatShard>& shards, int total_limit, Collectives& ranks);
+// Collective. Blocks until the checkpoint is durable. Keeps the newest `total_limit` of this job
+// (0: all). Throws std::system_error when the disk fails, on every rank.
+SavedCheckpoint save_checkpoint(const std::filesystem::path& output_dir,
+                                const v1::CheckpointState& state,
+                                const std::vector<FlatShard>& shards, int total_limit,
+                                Collectives& ranks);
 
 struct FoundCheckpoint {
   int step = 0;
   std::filesystem::path path;
 };
 
-// The newest complete checkpoint that job `job_id` wrote (CheckpointState.job_id); none when there is none. Those
-// of other jobs in the same directory are left alone, until one of the same step is written over them.
+// The newest complete checkpoint that job `job_id` wrote (CheckpointState.job_id); none when there
+// is none. Those of other jobs in the same directory are left alone, until one of the same step is
+// written over them.
 std::optional<FoundCheckpoint> find_latest_checkpoint(const std::filesystem::path& output_dir,
-                                                            const std::string& job_id);
+                                                      const std::string& job_id);
 
 // Fills `shards` from a checkpoint of any world size: each rank reads the ranges it needs.
 // Throws UserError("training.output_dir", ...) when a vector is missing or has another size.
@@ -53,14 +56,16 @@ v1::CheckpointState load_checkpoint(const std::filesystem::path& checkpoint,
                                     const std::vector<FlatShard>& shards, const Collectives& ranks);
 
 // Collective. Writes `directory` as a Hugging Face model: each rank writes its own slices into
-// model*.safetensors (files of at most `max_file_bytes`, with an index when there are several), rank 0 copies
-// config.json, generation_config.json and the tokenizer's files from where they came and sets `dtype`.
-// No rank ever holds more than its shards. Written under a temporary name and renamed.
-// `layouts` and `shards` run in parallel; weights are stored in `dtype`.
-// Returns the bytes of weights written.
-int64_t export_hugging_face(const std::filesystem::path& directory, const std::filesystem::path& model_source,
+// model*.safetensors (files of at most `max_file_bytes`, with an index when there are several),
+// rank 0 copies config.json, generation_config.json and the tokenizer's files from where they came
+// and sets `dtype`. No rank ever holds more than its shards. Written under a temporary name and
+// renamed. `layouts` and `shards` run in parallel; weights are stored in `dtype`. Returns the bytes
+// of weights written.
+int64_t export_hugging_face(const std::filesystem::path& directory,
+                            const std::filesystem::path& model_source,
                             const std::filesystem::path& tokenizer_source,
-                            const std::vector<FlatLayout>& layouts, const std::vector<at::Tensor>& shards,
-                            at::ScalarType dtype, int64_t max_file_bytes, Collectives& ranks);
+                            const std::vector<FlatLayout>& layouts,
+                            const std::vector<at::Tensor>& shards, at::ScalarType dtype,
+                            int64_t max_file_bytes, Collectives& ranks);
 
 }  // namespace tessera

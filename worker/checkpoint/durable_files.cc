@@ -99,7 +99,8 @@ void publish_directory(const fs::path& directory) {
   sync_directory(temporary);
   if (fs::exists(fs::symlink_status(directory))) {
     // Not two renames: a crash between them would leave neither.
-    if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, directory.c_str(), RENAME_EXCHANGE) != 0) {
+    if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, directory.c_str(), RENAME_EXCHANGE) !=
+        0) {
       throw_errno(errno, directory);
     }
     sync_directory(directory.parent_path());

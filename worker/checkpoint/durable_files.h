@@ -1,5 +1,5 @@
-// Files and directories that are there after a crash, or not at all. All functions throw std::system_error with
-// the path in its message.
+// Files and directories that are there after a crash, or not at all. All functions throw
+// std::system_error with the path in its message.
 #pragma once
 
 #include <filesystem>
@@ -38,15 +38,16 @@ void sync_directory(const std::filesystem::path& directory);
 std::filesystem::path temporary_name(const std::filesystem::path& directory);
 bool is_temporary_name(const std::filesystem::path& path);
 
-// Puts the finished directory temporary_name(directory) in the place of `directory` in one step, whether or
-// not there is one already. Durable on return.
+// Puts the finished directory temporary_name(directory) in the place of `directory` in one step,
+// whether or not there is one already. Durable on return.
 void publish_directory(const std::filesystem::path& directory);
 
 // Takes `directory` away so that no part of it is ever seen under its name.
 void retire_directory(const std::filesystem::path& directory);
 
-// Runs `body`, which may differ between ranks, and agrees on how it went. When it threw std::system_error on any
-// rank, all of them throw: that rank its own error, the others one that names the rank.
+// Runs `body`, which may differ between ranks, and agrees on how it went. When it threw
+// std::system_error on any rank, all of them throw: that rank its own error, the others one that
+// names the rank.
 void run_together(Collectives& ranks, const std::string& what, const std::function<void()>& body);
 
 }  // namespace tessera

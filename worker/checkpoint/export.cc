@@ -1,5 +1,5 @@
-// Weights as a Hugging Face directory. Rank 0 makes the files in their final size; then every rank writes the
-// slices that lie in its shards where they belong.
+// Weights as a Hugging Face directory. Rank 0 makes the files in their final size; then every rank
+// writes the slices that lie in its shards where they belong.
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -16,9 +16,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kTokenizerFiles = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json"};
+constexpr std::array kTokenizerFiles = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "tokenizer.model",
+                                        "chat_template.jinja",
+                                        "chat_template.json"};
 
 struct WeightFile {
   std::string name;
@@ -37,7 +43,8 @@ struct ExportPlan {
   int64_t weight_bytes = 0;
 };
 
-ExportPlan make_plan(const std::vector<FlatLayout>& layouts, at::ScalarType dtype, int64_t max_file_bytes) {
+ExportPlan make_plan(const std::vector<FlatLayout>& layouts, at::ScalarType dtype,
+                     int64_t max_file_bytes) {
   ExportPlan plan;
   int64_t file_bytes = 0;
   for (const FlatLayout& layout : layouts) {
@@ -47,7 +54,8 @@ ExportPlan make_plan(const std::vector<FlatLayout>& layouts, at::ScalarType dtyp
         plan.files.emplace_back();
         file_bytes = 0;
       }
-      plan.files.back().tensors.emplace_back(entry.name, TensorInfo{dtype, entry.shape, entry.numel});
+      plan.files.back().tensors.emplace_back(entry.name,
+                                             TensorInfo{dtype, entry.shape, entry.numel});
       file_bytes += bytes;
       plan.weight_bytes += bytes;
     }
@@ -73,8 +81,9 @@ void create_files(const fs::path& directory, const ExportPlan& plan) {
   }
 }
 
-void write_slices(const fs::path& directory, const ExportPlan& plan, const std::vector<FlatLayout>& layouts,
-                  const std::vector<at::Tensor>& shards, at::ScalarType dtype, int rank) {
+void write_slices(const fs::path& directory, const ExportPlan& plan,
+                  const std::vector<FlatLayout>& layouts, const std::vector<at::Tensor>& shards,
+                  at::ScalarType dtype, int rank) {
   std::map<size_t, OutputFile> files;
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for (size_t i = 0; i < layouts.size(); ++i) {
@@ -82,7 +91,8 @@ void write_slices(const fs::path& directory, const ExportPlan& plan, const std::
       const ExportPlan::Place place = plan.places.at(slice.entry->name);
       auto file = files.find(place.file);
       if (file == files.end()) {
-        file = files.emplace(place.file, OutputFile::open(directory / plan.files[place.file].name)).first;
+        file = files.emplace(place.file, OutputFile::open(directory / plan.files[place.file].name))
+                   .first;
       }
       write_tensor(file->second, place.offset + slice.entry_begin * element_bytes,
                    shards[i].narrow(0, slice.shard_begin, slice.numel), dtype);
@@ -98,9 +108,12 @@ std::string read_file(const fs::path& path) {
 }
 
 std::string config_with_dtype(const fs::path& path, at::ScalarType dtype) {
-  const char* name = dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bfloat16" : "float16";
+  const char* name = dtype == at::kFloat      ? "float32"
+                     : dtype == at::kBFloat16 ? "bfloat16"
+                                              : "float16";
   auto config = nlohmann::ordered_json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) throw UserError("model.path", path.string() + ": it is not a JSON object");
+  if (!config.is_object())
+    throw UserError("model.path", path.string() + ": it is not a JSON object");
   config.erase("torch_dtype");  // its name before transformers 4.56
   config["dtype"] = name;
   return config.dump(2) + "\n";
@@ -108,7 +121,8 @@ std::string config_with_dtype(const fs::path& path, at::ScalarType dtype) {
 
 void copy_if_there(const fs::path& source, const fs::path& directory) {
   std::error_code ignored;
-  if (fs::is_regular_file(source, ignored)) write_durably(directory / source.filename(), read_file(source));
+  if (fs::is_regular_file(source, ignored))
+    write_durably(directory / source.filename(), read_file(source));
 }
 
 std::string index_of(const ExportPlan& plan) {
@@ -123,11 +137,14 @@ std::string index_of(const ExportPlan& plan) {
 }  // namespace
 
 int64_t export_hugging_face(const fs::path& directory, const fs::path& model_source,
-                            const fs::path& tokenizer_source, const std::vector<FlatLayout>& layouts,
-                            const std::vector<at::Tensor>& shards, at::ScalarType dtype, int64_t max_file_bytes,
-                            Collectives& ranks) {
-  TORCH_CHECK(layouts.size() == shards.size(), layouts.size(), " layouts, ", shards.size(), " shards");
-  TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf, "export in ", dtype);
+                            const fs::path& tokenizer_source,
+                            const std::vector<FlatLayout>& layouts,
+                            const std::vector<at::Tensor>& shards, at::ScalarType dtype,
+                            int64_t max_file_bytes, Collectives& ranks) {
+  TORCH_CHECK(layouts.size() == shards.size(), layouts.size(), " layouts, ", shards.size(),
+              " shards");
+  TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf, "export in ",
+              dtype);
   for (size_t i = 0; i < layouts.size(); ++i) {
     TORCH_CHECK(layouts[i].numel == layouts[i].shard_numel * ranks.size() &&
                     shards[i].numel() == layouts[i].shard_numel,
@@ -145,11 +162,14 @@ int64_t export_hugging_face(const fs::path& directory, const fs::path& model_sou
       fs::create_directory(temporary);
       create_files(temporary, plan);
     });
-    run_together(ranks, what, [&] { write_slices(temporary, plan, layouts, shards, dtype, ranks.rank()); });
+    run_together(ranks, what,
+                 [&] { write_slices(temporary, plan, layouts, shards, dtype, ranks.rank()); });
     run_together(ranks, what, [&] {
       if (!first) return;
-      if (plan.files.size() > 1) write_durably(temporary / "model.safetensors.index.json", index_of(plan));
-      write_durably(temporary / "config.json", config_with_dtype(model_source / "config.json", dtype));
+      if (plan.files.size() > 1)
+        write_durably(temporary / "model.safetensors.index.json", index_of(plan));
+      write_durably(temporary / "config.json",
+                    config_with_dtype(model_source / "config.json", dtype));
       copy_if_there(model_source / "generation_config.json", temporary);
       for (const char* name : kTokenizerFiles) copy_if_there(tokenizer_source / name, temporary);
       publish_directory(directory);

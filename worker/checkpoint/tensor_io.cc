@@ -12,14 +12,16 @@ constexpr int64_t kStagingElements = 1 << 20;
 
 }  // namespace
 
-void write_tensor(OutputFile& file, int64_t offset, const at::Tensor& tensor, at::ScalarType dtype) {
+void write_tensor(OutputFile& file, int64_t offset, const at::Tensor& tensor,
+                  at::ScalarType dtype) {
   c10::NoGradGuard no_grad;
   const at::Tensor flat = tensor.view({-1});
   if (flat.is_cpu() && flat.scalar_type() == dtype) {
     file.write(flat.const_data_ptr(), static_cast<int64_t>(flat.nbytes()), offset);
     return;
   }
-  const at::Tensor staging = at::empty({std::min(kStagingElements, flat.numel())}, at::TensorOptions(dtype));
+  const at::Tensor staging =
+      at::empty({std::min(kStagingElements, flat.numel())}, at::TensorOptions(dtype));
   for (int64_t begin = 0; begin < flat.numel(); begin += kStagingElements) {
     at::Tensor part = staging.narrow(0, 0, std::min(kStagingElements, flat.numel() - begin));
     part.copy_(flat.narrow(0, begin, part.numel()));
@@ -28,7 +30,8 @@ void write_tensor(OutputFile& file, int64_t offset, const at::Tensor& tensor, at
   }
 }
 
-void read_tensor(const SafetensorsFile& file, const std::string& name, int64_t begin, at::Tensor out) {
+void read_tensor(const SafetensorsFile& file, const std::string& name, int64_t begin,
+                 at::Tensor out) {
   if (out.is_cpu()) return file.read(name, begin, out);
   c10::NoGradGuard no_grad;
   const at::Tensor flat = out.view({-1});

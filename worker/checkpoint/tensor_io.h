@@ -11,7 +11,9 @@ namespace tessera {
 // Writes the elements of a contiguous tensor, converted to `dtype`, at byte `offset`.
 void write_tensor(OutputFile& file, int64_t offset, const at::Tensor& tensor, at::ScalarType dtype);
 
-// Fills a contiguous tensor on any device with elements [begin, begin + out.numel()) of a stored one.
-void read_tensor(const SafetensorsFile& file, const std::string& name, int64_t begin, at::Tensor out);
+// Fills a contiguous tensor on any device with elements [begin, begin + out.numel()) of a stored
+// one.
+void read_tensor(const SafetensorsFile& file, const std::string& name, int64_t begin,
+                 at::Tensor out);
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
-// The allocator puts a header in front of each block. It holds what a free must know (size, owner and where
-// malloc's block begins), so that a block is charged back right whatever thread and scope frees it.
+// The allocator puts a header in front of each block. It holds what a free must know (size, owner
+// and where malloc's block begins), so that a block is charged back right whatever thread and scope
+// frees it.
 #include "worker/memory/ledger.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -20,10 +21,11 @@ constexpr size_t kAlignment = 64;
 // LibTorch's own allocators register with priority 0.
 constexpr uint8_t kAllocatorPriority = 100;
 
-// glibc by default returns blocks of 128 KiB and more to the kernel at each free, and faults their pages in
-// again at the next allocation: 160,000 faults a training step. Below kMmapThreshold (glibc's maximum) blocks
-// are kept for reuse; larger ones still come and go with the kernel, so a big temporary never stays
-// resident. Free memory at the top of the heap above kTrimThreshold goes back.
+// glibc by default returns blocks of 128 KiB and more to the kernel at each free, and faults their
+// pages in again at the next allocation: 160,000 faults a training step. Below kMmapThreshold
+// (glibc's maximum) blocks are kept for reuse; larger ones still come and go with the kernel, so a
+// big temporary never stays resident. Free memory at the top of the heap above kTrimThreshold goes
+// back.
 constexpr int kMmapThreshold = 32 << 20;
 constexpr int kTrimThreshold = 256 << 20;
 
@@ -34,14 +36,16 @@ struct alignas(kAlignment) Header {
 };
 static_assert(sizeof(Header) == kAlignment);
 
-// A mutex, not atomics: with it the split at the peak is exact, and uncontended it costs some 20 ns.
+// A mutex, not atomics: with it the split at the peak is exact, and uncontended it costs some 20
+// ns.
 struct Counts {
   std::mutex mutex;
   MemoryLedger::Snapshot now;  // guarded by mutex
 };
 
 Counts& counts() {
-  static Counts* const counts = new Counts;  // leaked: tensors in statics are freed after exit begins
+  static Counts* const counts =
+      new Counts;  // leaked: tensors in statics are freed after exit begins
   return *counts;
 }
 
@@ -86,8 +90,9 @@ class LedgerAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &release, cpu};
-    // Not aligned_alloc: glibc cannot give a hole that an aligned block left to an equal request, and the
-    // heap grows. malloc aligns to 16, so the header begins at most 48 bytes into the block.
+    // Not aligned_alloc: glibc cannot give a hole that an aligned block left to an equal request,
+    // and the heap grows. malloc aligns to 16, so the header begins at most 48 bytes into the
+    // block.
     constexpr size_t kOverhead = sizeof(Header) + kAlignment - alignof(std::max_align_t);
     if (bytes > std::numeric_limits<size_t>::max() - kOverhead) throw_out_of_memory(bytes);
     void* block = std::malloc(bytes + kOverhead);
@@ -111,8 +116,8 @@ class LedgerAllocator final : public c10::Allocator {
 
 std::string_view owner_name(Owner owner) {
   static constexpr std::array<std::string_view, kNumOwners> kNames = {
-      "other",    "parameters",    "gradients", "optimizer", "activations", "head",
-      "kv_cache", "communication", "data"};
+      "other", "parameters", "gradients",     "optimizer", "activations",
+      "head",  "kv_cache",   "communication", "data"};
   return kNames[static_cast<size_t>(owner)];
 }
 

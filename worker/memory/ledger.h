@@ -1,8 +1,8 @@
-// Every byte has an owner: the allocators of LibTorch are wrapped, and each allocation is charged to the
-// owner that the allocating thread has in scope.
+// Every byte has an owner: the allocators of LibTorch are wrapped, and each allocation is charged
+// to the owner that the allocating thread has in scope.
 //
-// Counts are exact tensor bytes as requested. Thread safe. LibTorch's allocators are process-wide, hence so is
-// the ledger; it is still handed to those who read it.
+// Counts are exact tensor bytes as requested. Thread safe. LibTorch's allocators are process-wide,
+// hence so is the ledger; it is still handed to those who read it.
 #pragma once
 
 #include <array>
@@ -35,8 +35,8 @@ class MemoryLedger {
     std::array<int64_t, kNumOwners> peak_by_owner{};     // each owner's own peak
   };
 
-  // Puts itself in front of LibTorch's CPU allocator, once a process; later calls return the same ledger.
-  // Call before the first tensor is made.
+  // Puts itself in front of LibTorch's CPU allocator, once a process; later calls return the same
+  // ledger. Call before the first tensor is made.
   static MemoryLedger& install();
 
   Snapshot snapshot() const;
@@ -56,7 +56,8 @@ class OwnerScope {
   Owner previous_;
 };
 
-// Resident set of this process, now and at most, in bytes. Source: /proc/self/status (VmRSS, VmHWM).
+// Resident set of this process, now and at most, in bytes. Source: /proc/self/status (VmRSS,
+// VmHWM).
 struct ProcessMemory {
   int64_t rss_bytes = 0;
   int64_t peak_rss_bytes = 0;

@@ -74,9 +74,10 @@ class ConfigReader {
     if (!object[key].is_string()) fail_value(key, object[key], "must be a string");
     return object[key].get<std::string>();
   }
-  [[noreturn]] void fail_value(const std::string& key, const json& value, const std::string& rule) const {
-    fail("has " + key + " = " + value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 80) +
-         ", " + rule);
+  [[noreturn]] void fail_value(const std::string& key, const json& value,
+                               const std::string& rule) const {
+    fail("has " + key + " = " +
+         value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 80) + ", " + rule);
   }
 
  private:
@@ -84,8 +85,8 @@ class ConfigReader {
   json root_;
 };
 
-// transformers 5 keeps rope_theta and rope_type in rope_parameters; before, they stood in the root and in
-// rope_scaling.
+// transformers 5 keeps rope_theta and rope_type in rope_parameters; before, they stood in the root
+// and in rope_scaling.
 double read_rope(const ConfigReader& reader) {
   double theta = reader.positive_or(reader.root(), "rope_theta", 10000.0);
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
@@ -93,7 +94,8 @@ double read_rope(const ConfigReader& reader) {
     const json& rope = reader.root()[key];
     if (!rope.is_object()) reader.fail_value(key, rope, "must be an object");
     theta = reader.positive_or(rope, "rope_theta", theta);
-    const std::string type = reader.text_or(rope, "rope_type", reader.text_or(rope, "type", "default"));
+    const std::string type =
+        reader.text_or(rope, "rope_type", reader.text_or(rope, "type", "default"));
     if (type != "default") reader.fail_value("rope_type", rope, "only \"default\" is built");
   }
   return theta;
@@ -102,7 +104,8 @@ double read_rope(const ConfigReader& reader) {
 void refuse_what_is_not_built(const ConfigReader& reader) {
   const std::string activation = reader.text_or(reader.root(), "hidden_act", "silu");
   if (activation != "silu") reader.fail_value("hidden_act", activation, "only \"silu\" is built");
-  if (reader.flag("use_sliding_window")) reader.fail("has use_sliding_window = true, which is not built");
+  if (reader.flag("use_sliding_window"))
+    reader.fail("has use_sliding_window = true, which is not built");
   if (reader.has("attention_dropout") && reader.root()["attention_dropout"] != 0) {
     reader.fail_value("attention_dropout", reader.root()["attention_dropout"], "only 0 is built");
   }
@@ -139,7 +142,8 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.mlp_bias = reader.flag("mlp_bias");
   refuse_what_is_not_built(reader);
   if (config.num_heads % config.num_kv_heads != 0) {
-    reader.fail_value("num_key_value_heads", config.num_kv_heads, "must divide num_attention_heads");
+    reader.fail_value("num_key_value_heads", config.num_kv_heads,
+                      "must divide num_attention_heads");
   }
   if (config.head_dim % 2 != 0) reader.fail_value("head_dim", config.head_dim, "must be even");
   family->adjust(config);

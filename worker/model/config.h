@@ -25,8 +25,9 @@ struct ModelConfig {
   bool qk_norm = false;  // RMSNorm on each head of q and k; set by the family
 };
 
-// Reads directory/config.json. Throws UserError("model.path", ...) naming the file, the field and what is
-// wrong with it: missing, of the wrong type, out of bounds, or asking for what is not built.
+// Reads directory/config.json. Throws UserError("model.path", ...) naming the file, the field and
+// what is wrong with it: missing, of the wrong type, out of bounds, or asking for what is not
+// built.
 ModelConfig read_model_config(const std::filesystem::path& directory);
 
 }  // namespace tessera

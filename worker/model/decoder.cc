@@ -23,7 +23,8 @@ struct Linear {
     if (has_bias) bias = {name + ".bias", {out}, {}};
   }
   at::Tensor operator()(const at::Tensor& x) const {
-    return bias.name.empty() ? at::linear(x, weight.value) : at::linear(x, weight.value, bias.value);
+    return bias.name.empty() ? at::linear(x, weight.value)
+                             : at::linear(x, weight.value, bias.value);
   }
   void list(std::vector<Parameter*>& parameters) {
     parameters.push_back(&weight);
@@ -52,8 +53,10 @@ class DecoderBlock : public Layer {
       : config_(c),
         input_norm_{name + ".input_layernorm.weight", {c.hidden_size}, {}},
         q_(name + ".self_attn.q_proj", c.hidden_size, c.num_heads * c.head_dim, c.attention_bias),
-        k_(name + ".self_attn.k_proj", c.hidden_size, c.num_kv_heads * c.head_dim, c.attention_bias),
-        v_(name + ".self_attn.v_proj", c.hidden_size, c.num_kv_heads * c.head_dim, c.attention_bias),
+        k_(name + ".self_attn.k_proj", c.hidden_size, c.num_kv_heads * c.head_dim,
+           c.attention_bias),
+        v_(name + ".self_attn.v_proj", c.hidden_size, c.num_kv_heads * c.head_dim,
+           c.attention_bias),
         o_(name + ".self_attn.o_proj", c.num_heads * c.head_dim, c.hidden_size, c.attention_bias),
         q_norm_{name + ".self_attn.q_norm.weight", {c.head_dim}, {}},
         k_norm_{name + ".self_attn.k_norm.weight", {c.head_dim}, {}},

@@ -1,5 +1,5 @@
-// A decoder-only language model, as one device sees it. Sharding and recompute are put around its layers
-// from outside (worker/trainer/plan.cc).
+// A decoder-only language model, as one device sees it. Sharding and recompute are put around its
+// layers from outside (worker/trainer/plan.cc).
 #pragma once
 
 #include <ATen/core/Tensor.h>

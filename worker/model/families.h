@@ -9,7 +9,7 @@
 namespace tessera {
 
 struct ModelFamily {
-  std::string_view model_type;         // as in config.json
+  std::string_view model_type;          // as in config.json
   void (*adjust)(ModelConfig& config);  // sets what config.json leaves to the family
 };
 

@@ -14,8 +14,8 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 
 struct RmsNorm : Function<RmsNorm> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_TD, const at::Tensor& weight_D,
-                            double eps) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_TD,
+                            const at::Tensor& weight_D, double eps) {
     const at::Tensor wide = x_TD.to(at::kFloat);
     const at::Tensor rstd_T1 = wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
     ctx->save_for_backward({x_TD, weight_D, rstd_T1});
@@ -38,7 +38,8 @@ struct RmsNorm : Function<RmsNorm> {
 };
 
 struct SwiGlu : Function<SwiGlu> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_TF, const at::Tensor& up_TF) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_TF,
+                            const at::Tensor& up_TF) {
     ctx->save_for_backward({gate_TF, up_TF});
     return at::silu(gate_TF).mul_(up_TF);
   }

@@ -36,11 +36,13 @@ struct FusedHead : Function<FusedHead> {
     const at::Tensor labels_L = labels_T.index_select(0, rows_L);
     const int64_t num_labels = rows_L.size(0);
     const auto wide = hidden_TD.options().dtype(at::kFloat);
-    at::Tensor logprobs_L = at::empty({num_labels}, wide), entropy_L = at::empty({num_labels}, wide);
+    at::Tensor logprobs_L = at::empty({num_labels}, wide),
+               entropy_L = at::empty({num_labels}, wide);
     at::Tensor correct_L = at::empty({num_labels}, wide), lse_L = at::empty({num_labels}, wide);
     for (int64_t begin = 0; begin < num_labels; begin += chunk_tokens) {
       const int64_t count = std::min(chunk_tokens, num_labels - begin);
-      const at::Tensor rows = rows_L.narrow(0, begin, count), labels = labels_L.narrow(0, begin, count);
+      const at::Tensor rows = rows_L.narrow(0, begin, count),
+                       labels = labels_L.narrow(0, begin, count);
       at::Tensor logits = chunk_logits(hidden_TD.index_select(0, rows), weight_VD);
       const at::Tensor lse = at::logsumexp(logits, {1});
       lse_L.narrow(0, begin, count).copy_(lse);
@@ -63,13 +65,15 @@ struct FusedHead : Function<FusedHead> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &hidden_TD = saved[0], &weight_VD = saved[1], &rows_L = saved[2];
     const at::Tensor &labels_L = saved[3], &lse_L = saved[4];
-    const int64_t chunk_tokens = ctx->saved_data["chunk_tokens"].toInt(), num_labels = rows_L.size(0);
+    const int64_t chunk_tokens = ctx->saved_data["chunk_tokens"].toInt(),
+                  num_labels = rows_L.size(0);
     const bool needs_weight = ctx->needs_input_grad(1);
     const at::Tensor grad_L = grads[0].index_select(0, rows_L);
     at::Tensor grad_hidden = at::zeros_like(hidden_TD);
     // Summed over chunks in float32, whatever the compute dtype.
     at::Tensor grad_weight;
-    if (needs_weight) grad_weight = at::zeros(weight_VD.sizes(), weight_VD.options().dtype(at::kFloat));
+    if (needs_weight)
+      grad_weight = at::zeros(weight_VD.sizes(), weight_VD.options().dtype(at::kFloat));
     for (int64_t begin = 0; begin < num_labels; begin += chunk_tokens) {
       const int64_t count = std::min(chunk_tokens, num_labels - begin);
       const at::Tensor rows = rows_L.narrow(0, begin, count);
@@ -95,8 +99,8 @@ struct FusedHead : Function<FusedHead> {
 
 }  // namespace
 
-HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD, const at::Tensor& labels_T,
-                      int64_t chunk_tokens) {
+HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
+                      const at::Tensor& labels_T, int64_t chunk_tokens) {
   const variable_list outputs = FusedHead::apply(hidden_TD, weight_VD, labels_T, chunk_tokens);
   return {outputs[0], outputs[1], outputs[2]};
 }

@@ -1,7 +1,7 @@
 // The fused head: from hidden states to log-probabilities of the labels, without the [T, V] logits.
 //
-// The tokens that have a label are taken in chunks; a chunk's logits live only while it is worked on, in
-// forward and again in backward. Every objective reads nothing but these outputs.
+// The tokens that have a label are taken in chunks; a chunk's logits live only while it is worked
+// on, in forward and again in backward. Every objective reads nothing but these outputs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,9 +16,10 @@ struct HeadOutput {
   at::Tensor correct_T;   // float32: 1 where the label is the most likely token, 0 elsewhere
 };
 
-// hidden_TD and weight_VD in the compute dtype, labels_T int64 with kIgnoredLabel. Softmax and sums are
-// taken in float32. Peak memory: about 2 * chunk_tokens * V float32, plus the gradient of the weight.
-HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD, const at::Tensor& labels_T,
-                      int64_t chunk_tokens);
+// hidden_TD and weight_VD in the compute dtype, labels_T int64 with kIgnoredLabel. Softmax and sums
+// are taken in float32. Peak memory: about 2 * chunk_tokens * V float32, plus the gradient of the
+// weight.
+HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
+                      const at::Tensor& labels_T, int64_t chunk_tokens);
 
 }  // namespace tessera

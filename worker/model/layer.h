@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// A weight, by its name in the Hugging Face checkpoint. `value` is set from outside (by the sharder); a
-// layer reads it in forward, while its gate is open.
+// A weight, by its name in the Hugging Face checkpoint. `value` is set from outside (by the
+// sharder); a layer reads it in forward, while its gate is open.
 struct Parameter {
   std::string name;
   std::vector<int64_t> shape;
@@ -38,8 +38,8 @@ class Layer {
   virtual std::vector<Parameter*> parameters() = 0;
 };
 
-// Stands around each use of a group of weights. Between open() and close() they are present; close()
-// returns `output` prepared so that they are present again for its backward.
+// Stands around each use of a group of weights. Between open() and close() they are present;
+// close() returns `output` prepared so that they are present again for its backward.
 class WeightGate {
  public:
   virtual ~WeightGate() = default;

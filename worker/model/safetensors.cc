@@ -34,12 +34,18 @@ struct DtypeName {
   at::ScalarType dtype;
 };
 constexpr std::array kDtypes = {
-    DtypeName{"F32", at::kFloat},         DtypeName{"BF16", at::kBFloat16},
-    DtypeName{"F16", at::kHalf},          DtypeName{"F64", at::kDouble},
-    DtypeName{"F8_E4M3", at::kFloat8_e4m3fn}, DtypeName{"F8_E5M2", at::kFloat8_e5m2},
-    DtypeName{"I64", at::kLong},          DtypeName{"I32", at::kInt},
-    DtypeName{"I16", at::kShort},         DtypeName{"I8", at::kChar},
-    DtypeName{"U8", at::kByte},           DtypeName{"BOOL", at::kBool},
+    DtypeName{"F32", at::kFloat},
+    DtypeName{"BF16", at::kBFloat16},
+    DtypeName{"F16", at::kHalf},
+    DtypeName{"F64", at::kDouble},
+    DtypeName{"F8_E4M3", at::kFloat8_e4m3fn},
+    DtypeName{"F8_E5M2", at::kFloat8_e5m2},
+    DtypeName{"I64", at::kLong},
+    DtypeName{"I32", at::kInt},
+    DtypeName{"I16", at::kShort},
+    DtypeName{"I8", at::kChar},
+    DtypeName{"U8", at::kByte},
+    DtypeName{"BOOL", at::kBool},
 };
 
 std::optional<at::ScalarType> dtype_of(std::string_view name) {
@@ -83,7 +89,8 @@ int64_t to_extent(const Json& value, const std::string& what) {
   return static_cast<int64_t>(value.get<uint64_t>());
 }
 
-const Json& member(const Json& json, const char* key, Json::value_t type, const std::string& tensor) {
+const Json& member(const Json& json, const char* key, Json::value_t type,
+                   const std::string& tensor) {
   const auto found = json.find(key);
   if (found == json.end() || found->type() != type) {
     throw FormatError("tensor " + shown(tensor) + " has no valid '" + key + "'");
@@ -93,7 +100,8 @@ const Json& member(const Json& json, const char* key, Json::value_t type, const 
 
 Entry to_entry(const std::string& name, const Json& json) {
   Entry entry;
-  const auto& dtype = member(json, "dtype", Json::value_t::string, name).get_ref<const std::string&>();
+  const auto& dtype =
+      member(json, "dtype", Json::value_t::string, name).get_ref<const std::string&>();
   const auto known = dtype_of(dtype);
   if (!known) throw FormatError("tensor " + shown(name) + " has the unknown dtype " + shown(dtype));
   entry.info.dtype = *known;
@@ -106,7 +114,8 @@ Entry to_entry(const std::string& name, const Json& json) {
     entry.info.shape.push_back(extent);
   }
   const Json& offsets = member(json, "data_offsets", Json::value_t::array, name);
-  if (offsets.size() != 2) throw FormatError("tensor " + shown(name) + " has no valid 'data_offsets'");
+  if (offsets.size() != 2)
+    throw FormatError("tensor " + shown(name) + " has no valid 'data_offsets'");
   entry.begin = to_extent(offsets[0], "data_offsets of " + shown(name));
   entry.end = to_extent(offsets[1], "data_offsets of " + shown(name));
   int64_t bytes = 0;
@@ -118,7 +127,8 @@ Entry to_entry(const std::string& name, const Json& json) {
   return entry;
 }
 
-// Takes each tensor as its object ends and drops the object, so that a header's JSON is never whole in memory.
+// Takes each tensor as its object ends and drops the object, so that a header's JSON is never whole
+// in memory.
 class HeaderReader {
  public:
   std::map<std::string, Entry> parse(std::string_view header) {
@@ -145,11 +155,13 @@ class HeaderReader {
       throw FormatError("the header is nested too deeply");
     }
     if (event == Event::key && depth == 1) name_ = parsed.get<std::string>();
-    if (depth != 1 || event == Event::key || event == Event::object_start || event == Event::array_start) {
+    if (depth != 1 || event == Event::key || event == Event::object_start ||
+        event == Event::array_start) {
       return true;
     }
     if (name_ == "__metadata__") return false;
-    if (event != Event::object_end) throw FormatError("tensor " + shown(name_) + " is not an object");
+    if (event != Event::object_end)
+      throw FormatError("tensor " + shown(name_) + " is not an object");
     if (!entries_.emplace(name_, to_entry(name_, parsed)).second) {
       throw FormatError("tensor " + shown(name_) + " is there twice");
     }
@@ -207,15 +219,15 @@ class SafetensorsFile::Impl {
   void open() {
     // Not blocking: a FIFO in place of a file must not hang us.
     fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat status {};
+    struct stat status{};
     if (fd_ < 0 || ::fstat(fd_, &status) != 0) throw FormatError(std::strerror(errno));
     if (!S_ISREG(status.st_mode)) throw FormatError("it is not a regular file");
     uint64_t header_bytes = 0;
     if (status.st_size < kLengthBytes) throw FormatError("it is truncated: it has no header");
     read_fully(fd_, &header_bytes, kLengthBytes, 0);
     if (header_bytes > static_cast<uint64_t>(kMaxHeaderBytes)) {
-      throw FormatError("its header would be " + std::to_string(header_bytes) + " bytes; the limit is " +
-                        std::to_string(kMaxHeaderBytes));
+      throw FormatError("its header would be " + std::to_string(header_bytes) +
+                        " bytes; the limit is " + std::to_string(kMaxHeaderBytes));
     }
     data_offset_ = kLengthBytes + static_cast<int64_t>(header_bytes);
     if (data_offset_ > status.st_size) throw FormatError("it is truncated within its header");
@@ -262,7 +274,8 @@ class SafetensorsFile::Impl {
     const at::Tensor staging = at::empty({chunk}, at::TensorOptions(dtype));
     for (int64_t begin = 0; begin < flat.numel(); begin += chunk) {
       const int64_t numel = std::min(chunk, flat.numel() - begin);
-      read_fully(fd_, staging.data_ptr(), numel * bytes_of(dtype), offset + begin * bytes_of(dtype));
+      read_fully(fd_, staging.data_ptr(), numel * bytes_of(dtype),
+                 offset + begin * bytes_of(dtype));
       flat.narrow(0, begin, numel).copy_(staging.narrow(0, 0, numel));
     }
   }
@@ -289,13 +302,16 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path, const s
   return SafetensorsFile(std::move(impl));
 }
 
-const std::map<std::string, TensorInfo>& SafetensorsFile::tensors() const { return impl_->tensors(); }
+const std::map<std::string, TensorInfo>& SafetensorsFile::tensors() const {
+  return impl_->tensors();
+}
 
 void SafetensorsFile::read(const std::string& name, int64_t begin, at::Tensor out) const {
   impl_->read(name, begin, out);
 }
 
-SafetensorsLayout lay_out_safetensors(const std::vector<std::pair<std::string, TensorInfo>>& tensors) {
+SafetensorsLayout lay_out_safetensors(
+    const std::vector<std::pair<std::string, TensorInfo>>& tensors) {
   SafetensorsLayout layout;
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};
@@ -303,7 +319,8 @@ SafetensorsLayout lay_out_safetensors(const std::vector<std::pair<std::string, T
   for (const auto& [name, info] : tensors) {
     const int64_t begin = end;
     end += info.numel * bytes_of(info.dtype);
-    header[name] = {{"dtype", name_of(info.dtype)}, {"shape", info.shape}, {"data_offsets", {begin, end}}};
+    header[name] = {
+        {"dtype", name_of(info.dtype)}, {"shape", info.shape}, {"data_offsets", {begin, end}}};
     layout.offsets.push_back(begin);
   }
   std::string text = header.dump();

@@ -1,10 +1,10 @@
 // Reading and writing safetensors, a part of a tensor at a time.
 //
-// Source: the format description of huggingface/safetensors: 8 bytes little-endian header length N, N
-// bytes of JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}}, then the data. Files are hostile
-// until parsed: sizes, offsets, overlaps and dtypes are checked against the file before anything is read.
-// Data is read with pread, not mapped: a file that shrinks under us is an error and not a SIGBUS, and nothing of
-// it ever counts as resident.
+// Source: the format description of huggingface/safetensors: 8 bytes little-endian header length N,
+// N bytes of JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}}, then the data. Files
+// are hostile until parsed: sizes, offsets, overlaps and dtypes are checked against the file before
+// anything is read. Data is read with pread, not mapped: a file that shrinks under us is an error
+// and not a SIGBUS, and nothing of it ever counts as resident.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,14 +26,15 @@ struct TensorInfo {
 // One open file. Reads are thread safe.
 class SafetensorsFile {
  public:
-  // `field` is the path in the job file that led here. Throws UserError naming the file and what is wrong.
+  // `field` is the path in the job file that led here. Throws UserError naming the file and what is
+  // wrong.
   static SafetensorsFile open(const std::filesystem::path& path, const std::string& field);
   SafetensorsFile(SafetensorsFile&&) noexcept;
   ~SafetensorsFile();
 
   const std::map<std::string, TensorInfo>& tensors() const;
-  // Elements [begin, begin + out.numel()) of a tensor in row-major order, converted to out's dtype. `out` is
-  // contiguous and on the CPU. Throws UserError when the file cannot be read any more.
+  // Elements [begin, begin + out.numel()) of a tensor in row-major order, converted to out's dtype.
+  // `out` is contiguous and on the CPU. Throws UserError when the file cannot be read any more.
   void read(const std::string& name, int64_t begin, at::Tensor out) const;
 
  private:
@@ -43,8 +44,8 @@ class SafetensorsFile {
 };
 
 // The weights of a Hugging Face directory: model.safetensors, or the files that
-// model.safetensors.index.json names. Files must lie in the directory, or be links into the repository of the
-// Hugging Face cache that the directory is a snapshot of.
+// model.safetensors.index.json names. Files must lie in the directory, or be links into the
+// repository of the Hugging Face cache that the directory is a snapshot of.
 class WeightFiles {
  public:
   // Throws UserError("model.path", ...) naming the file and what is wrong with it.
@@ -62,13 +63,15 @@ class WeightFiles {
   std::unique_ptr<Impl> impl_;
 };
 
-// A file to be written: `prefix` (length and header) stands at 0, the data of tensor i at offsets[i].
+// A file to be written: `prefix` (length and header) stands at 0, the data of tensor i at
+// offsets[i].
 struct SafetensorsLayout {
   std::string prefix;
   std::vector<int64_t> offsets;
   int64_t file_bytes = 0;
 };
 // Tensors lie in the order given, without gaps, beginning at a multiple of 64 bytes.
-SafetensorsLayout lay_out_safetensors(const std::vector<std::pair<std::string, TensorInfo>>& tensors);
+SafetensorsLayout lay_out_safetensors(
+    const std::vector<std::pair<std::string, TensorInfo>>& tensors);
 
 }  // namespace tessera

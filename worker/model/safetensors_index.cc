@@ -27,7 +27,8 @@ constexpr size_t kMaxFiles = 512;
 }
 
 bool is_within(const fs::path& path, const fs::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+         folder.end();
 }
 
 // The file's true path. A snapshot in the Hugging Face cache is a folder of links into ../../blobs.
@@ -61,7 +62,8 @@ std::string read_index(const fs::path& path) {
 // Tensor to file name, as the index has it.
 std::map<std::string, std::string> parse_index(const fs::path& path) {
   const auto bounded = [&](int depth, Json::parse_event_t event, Json&) {
-    const bool opens = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    const bool opens =
+        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
     if (opens && depth > kMaxIndexDepth) fail(path, "it is nested too deeply");
     return true;
   };
@@ -96,7 +98,8 @@ class WeightFiles::Impl {
     const size_t index = files_.size();
     files_.push_back(SafetensorsFile::open(path, kField));
     for (const auto& [name, info] : files_.back().tensors()) {
-      if (!tensors_.emplace(name, info).second) fail(path, "tensor '" + name + "' is in another file, too");
+      if (!tensors_.emplace(name, info).second)
+        fail(path, "tensor '" + name + "' is in another file, too");
       file_of_.emplace(name, index);
     }
   }
@@ -134,10 +137,12 @@ WeightFiles WeightFiles::open(const fs::path& directory) {
   const std::map<std::string, std::string> file_of = parse_index(index);
   std::set<std::string> names;
   for (const auto& [tensor, name] : file_of) names.insert(name);
-  if (names.size() > kMaxFiles) fail(index, "it names more than " + std::to_string(kMaxFiles) + " files");
+  if (names.size() > kMaxFiles)
+    fail(index, "it names more than " + std::to_string(kMaxFiles) + " files");
   for (const std::string& name : names) impl->add(resolve(directory, name));
   for (const auto& [tensor, name] : file_of) {
-    if (!impl->tensors().contains(tensor)) fail(directory / name, "it lacks the tensor '" + tensor + "'");
+    if (!impl->tensors().contains(tensor))
+      fail(directory / name, "it lacks the tensor '" + tensor + "'");
   }
   return WeightFiles(std::move(impl));
 }

@@ -13,8 +13,8 @@ namespace tessera {
 class Objective {
  public:
   virtual ~Objective() = default;
-  // The sum whose gradient is taken, float32 scalar, over this rank's microbatch. The trainer divides it by
-  // the number of labels of the whole step, over ranks and microbatches.
+  // The sum whose gradient is taken, float32 scalar, over this rank's microbatch. The trainer
+  // divides it by the number of labels of the whole step, over ranks and microbatches.
   virtual at::Tensor loss_sum(const HeadOutput& head, const Batch& batch) const = 0;
 };
 

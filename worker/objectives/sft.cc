@@ -1,4 +1,5 @@
-// Supervised fine-tuning: the negative log-likelihood of every label. Source: trl/trainer/sft_trainer.py.
+// Supervised fine-tuning: the negative log-likelihood of every label. Source:
+// trl/trainer/sft_trainer.py.
 #include <ATen/ops/sum.h>
 
 #include "worker/objectives/objective.h"

@@ -7,7 +7,8 @@
 #include "worker/memory/ledger.h"
 
 namespace tessera {
-AdamW::AdamW(const std::vector<ShardedUnit*>& units, const Options& options, int rank) : options_(options) {
+AdamW::AdamW(const std::vector<ShardedUnit*>& units, const Options& options, int rank)
+    : options_(options) {
   const OwnerScope scope(Owner::kOptimizer);
   step_ = at::zeros({}, units.front()->shard().options());
   for (ShardedUnit* unit : units) {
@@ -32,7 +33,9 @@ void AdamW::step(double learning_rate, double gradient_scale) {
       std::vector<at::Tensor> weights, gradients, exp_avgs, exp_avg_sqs, steps;
       for (const Segment& segment : state.segments) {
         if (segment.decays != decays) continue;
-        const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, segment.begin, segment.numel); };
+        const auto part = [&](const at::Tensor& flat) {
+          return flat.narrow(0, segment.begin, segment.numel);
+        };
         weights.push_back(part(state.unit->shard()));
         gradients.push_back(part(gradient));
         exp_avgs.push_back(part(state.exp_avg));
@@ -40,8 +43,9 @@ void AdamW::step(double learning_rate, double gradient_scale) {
         steps.push_back(step_);
       }
       if (weights.empty()) continue;
-      at::_fused_adamw_(weights, gradients, exp_avgs, exp_avg_sqs, {}, steps, learning_rate, options_.beta1,
-                        options_.beta2, decays ? options_.weight_decay : 0.0, options_.epsilon,
+      at::_fused_adamw_(weights, gradients, exp_avgs, exp_avg_sqs, {}, steps, learning_rate,
+                        options_.beta1, options_.beta2, decays ? options_.weight_decay : 0.0,
+                        options_.epsilon,
                         /*amsgrad=*/false, /*maximize=*/false);
     }
   }

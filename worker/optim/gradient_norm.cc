@@ -9,8 +9,8 @@
 namespace tessera {
 namespace {
 
-// Partial sums ATen's float32 norm keeps on a CPU. Gradients of embeddings are so uneven that what these
-// sums lose shows in the fifth digit of the norm.
+// Partial sums ATen's float32 norm keeps on a CPU. Gradients of embeddings are so uneven that what
+// these sums lose shows in the fifth digit of the norm.
 constexpr int kAtenPartialSums = 8;
 
 template <int kPartialSums>
@@ -18,7 +18,8 @@ double sum_of_squares(const float* values, int64_t count) {
   float sums[kPartialSums] = {};
   int64_t i = 0;
   for (; i + kPartialSums <= count; i += kPartialSums) {
-    for (int lane = 0; lane < kPartialSums; ++lane) sums[lane] += values[i + lane] * values[i + lane];
+    for (int lane = 0; lane < kPartialSums; ++lane)
+      sums[lane] += values[i + lane] * values[i + lane];
   }
   double total = 0;
   for (; i < count; ++i) total += double{values[i]} * values[i];
@@ -26,8 +27,8 @@ double sum_of_squares(const float* values, int64_t count) {
   return total;
 }
 
-// A rank that holds a part of a parameter keeps as many fewer partial sums, so that each of them adds up
-// about as many values as it would on one rank.
+// A rank that holds a part of a parameter keeps as many fewer partial sums, so that each of them
+// adds up about as many values as it would on one rank.
 double sum_of_squares(const at::Tensor& part, int num_ranks) {
   if (!part.is_cpu()) {
     const double norm = at::linalg_vector_norm(part, 2).item<double>();
@@ -48,7 +49,8 @@ double gradient_norm(const std::vector<ShardedUnit*>& units, Collectives& group)
   for (const ShardedUnit* unit : units) {
     if (!unit->gradient().defined()) continue;
     for (const FlatLayout::Slice& slice : unit->layout().slices_of_rank(group.rank())) {
-      mine += sum_of_squares(unit->gradient().narrow(0, slice.shard_begin, slice.numel), group.size());
+      mine +=
+          sum_of_squares(unit->gradient().narrow(0, slice.shard_begin, slice.numel), group.size());
     }
   }
   at::Tensor sum = at::full({1}, mine, units.front()->shard().options().dtype(at::kDouble));

@@ -1,10 +1,10 @@
 // Communication within one group of ranks: one axis of the mesh, or all of it.
 //
 // Backends: a single rank (the identity), threads of one process (tests), Gloo (CPU), NCCL (CUDA).
-// Sums are made in rank order in float32 (all_reduce: in the values' type), so CPU backends agree to the bit;
-// NCCL sums float32 in an order of its own. Calls must be made in the same
-// order on every rank of a group. Every wait has the timeout given when the group was made; a lost peer
-// or a timeout throws NetworkError. Not thread safe.
+// Sums are made in rank order in float32 (all_reduce: in the values' type), so CPU backends agree
+// to the bit; NCCL sums float32 in an order of its own. Calls must be made in the same order on
+// every rank of a group. Every wait has the timeout given when the group was made; a lost peer or a
+// timeout throws NetworkError. Not thread safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +26,8 @@ class NetworkError : public std::runtime_error {
 class Work {
  public:
   virtual ~Work() = default;
-  // Blocks until the output is there (on CUDA: until the current stream is ordered after it). Call once.
+  // Blocks until the output is there (on CUDA: until the current stream is ordered after it). Call
+  // once.
   virtual void wait() = 0;
 };
 
@@ -37,12 +38,12 @@ class Collectives {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // output [size * n], input [n], 1-D contiguous, same dtype: rank r's input at output[r * n, (r + 1) * n).
-  // `input` may be that very part of `output`.
+  // output [size * n], input [n], 1-D contiguous, same dtype: rank r's input at output[r * n, (r +
+  // 1) * n). `input` may be that very part of `output`.
   virtual std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) = 0;
 
-  // output [n] float32, input [size * n] of any floating dtype: output += the sum over ranks of this
-  // rank's part of their inputs.
+  // output [n] float32, input [size * n] of any floating dtype: output += the sum over ranks of
+  // this rank's part of their inputs.
   virtual std::unique_ptr<Work> reduce_scatter_add(at::Tensor output, at::Tensor input) = 0;
 
   // In place, blocking. float32, float64 or int64.
@@ -54,8 +55,8 @@ class Collectives {
 // The group of one rank.
 std::unique_ptr<Collectives> make_single_collectives();
 
-// One object a thread; `size` threads must make the same calls. A thread that destroys its object is, to the
-// others, a lost peer.
+// One object a thread; `size` threads must make the same calls. A thread that destroys its object
+// is, to the others, a lost peer.
 std::vector<std::unique_ptr<Collectives>> make_thread_collectives(
     int size, std::chrono::milliseconds timeout = std::chrono::minutes(1));
 
@@ -72,6 +73,7 @@ struct RendezvousOptions {
 std::unique_ptr<Collectives> make_gloo_collectives(const RendezvousOptions& options);
 
 // Uses CUDA device `device_index`. Throws std::runtime_error in a build without TESSERA_CUDA.
-std::unique_ptr<Collectives> make_nccl_collectives(const RendezvousOptions& options, int device_index);
+std::unique_ptr<Collectives> make_nccl_collectives(const RendezvousOptions& options,
+                                                   int device_index);
 
 }  // namespace tessera

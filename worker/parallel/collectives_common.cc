@@ -46,25 +46,26 @@ class FinishedWork final : public Work {
 void check_all_gather(const at::Tensor& output, const at::Tensor& input, int size) {
   check_flat(output, "output");
   check_flat(input, "input");
-  TORCH_CHECK(output.scalar_type() == input.scalar_type(), "all_gather from ", input.scalar_type(), " to ",
-              output.scalar_type());
-  TORCH_CHECK(output.numel() == input.numel() * size, "all_gather of ", size, " x ", input.numel(), " into ",
-              output.numel(), " elements");
+  TORCH_CHECK(output.scalar_type() == input.scalar_type(), "all_gather from ", input.scalar_type(),
+              " to ", output.scalar_type());
+  TORCH_CHECK(output.numel() == input.numel() * size, "all_gather of ", size, " x ", input.numel(),
+              " into ", output.numel(), " elements");
 }
 
 void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, int size) {
   check_flat(output, "output");
   check_flat(input, "input");
-  TORCH_CHECK(output.scalar_type() == at::kFloat && input.is_floating_point(), "reduce_scatter_add from ",
-              input.scalar_type(), " to ", output.scalar_type());
-  TORCH_CHECK(input.numel() == output.numel() * size, "reduce_scatter_add of ", input.numel(), " into ", size,
-              " x ", output.numel(), " elements");
+  TORCH_CHECK(output.scalar_type() == at::kFloat && input.is_floating_point(),
+              "reduce_scatter_add from ", input.scalar_type(), " to ", output.scalar_type());
+  TORCH_CHECK(input.numel() == output.numel() * size, "reduce_scatter_add of ", input.numel(),
+              " into ", size, " x ", output.numel(), " elements");
 }
 
 void check_all_reduce(const at::Tensor& values) {
   TORCH_CHECK(values.is_contiguous(), "all_reduce_sum of a tensor that is not contiguous");
   const at::ScalarType dtype = values.scalar_type();
-  TORCH_CHECK(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kLong, "all_reduce_sum of ", dtype);
+  TORCH_CHECK(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kLong,
+              "all_reduce_sum of ", dtype);
 }
 
 void add_in_order(at::Tensor output, const std::vector<at::Tensor>& parts) {
@@ -77,10 +78,14 @@ void add_in_order(at::Tensor output, const std::vector<at::Tensor>& parts) {
   // On CPU add_ would first make a whole copy of each narrower part.
   const auto dtypes = std::pair(output.scalar_type(), parts.front().scalar_type());
   if (dtypes == std::pair(at::kFloat, at::kFloat)) return add_tensors<float, float>(output, parts);
-  if (dtypes == std::pair(at::kFloat, at::kBFloat16)) return add_tensors<float, at::BFloat16>(output, parts);
-  if (dtypes == std::pair(at::kFloat, at::kHalf)) return add_tensors<float, at::Half>(output, parts);
-  if (dtypes == std::pair(at::kDouble, at::kDouble)) return add_tensors<double, double>(output, parts);
-  if (dtypes == std::pair(at::kLong, at::kLong)) return add_tensors<int64_t, int64_t>(output, parts);
+  if (dtypes == std::pair(at::kFloat, at::kBFloat16))
+    return add_tensors<float, at::BFloat16>(output, parts);
+  if (dtypes == std::pair(at::kFloat, at::kHalf))
+    return add_tensors<float, at::Half>(output, parts);
+  if (dtypes == std::pair(at::kDouble, at::kDouble))
+    return add_tensors<double, double>(output, parts);
+  if (dtypes == std::pair(at::kLong, at::kLong))
+    return add_tensors<int64_t, int64_t>(output, parts);
   TORCH_CHECK(false, "cannot add ", dtypes.second, " to ", dtypes.first);
 }
 

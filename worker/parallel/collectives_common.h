@@ -15,8 +15,9 @@ void check_all_gather(const at::Tensor& output, const at::Tensor& input, int siz
 void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, int size);
 void check_all_reduce(const at::Tensor& values);
 
-// output[i] = ((output[i] + parts[0][i]) + parts[1][i]) + ... in output's type. All have the same number of
-// elements and are contiguous; a part may have a type narrower than output's, and all parts have the same.
+// output[i] = ((output[i] + parts[0][i]) + parts[1][i]) + ... in output's type. All have the same
+// number of elements and are contiguous; a part may have a type narrower than output's, and all
+// parts have the same.
 void add_in_order(at::Tensor output, const std::vector<at::Tensor>& parts);
 
 // An operation that was over when it was called.

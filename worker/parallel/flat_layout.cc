@@ -7,7 +7,9 @@
 namespace tessera {
 namespace {
 
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace
 
@@ -18,14 +20,15 @@ std::vector<FlatLayout::Slice> FlatLayout::slices_of_rank(int rank) const {
   for (const FlatEntry& entry : entries) {
     const int64_t begin = std::max(entry.offset, shard_begin);
     const int64_t end = std::min(entry.offset + entry.numel, shard_end);
-    if (begin < end) slices.push_back({&entry, begin - entry.offset, begin - shard_begin, end - begin});
+    if (begin < end)
+      slices.push_back({&entry, begin - entry.offset, begin - shard_begin, end - begin});
   }
   return slices;
 }
 
-FlatLayout make_flat_layout(std::string name,
-                            const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters,
-                            int world_size) {
+FlatLayout make_flat_layout(
+    std::string name, const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters,
+    int world_size) {
   TORCH_CHECK(world_size >= 1, "world_size ", world_size);
   FlatLayout layout;
   layout.name = std::move(name);
@@ -33,7 +36,8 @@ FlatLayout make_flat_layout(std::string name,
   for (const auto& [parameter, shape] : parameters) {
     int64_t numel = 1;
     for (int64_t extent : shape) {
-      TORCH_CHECK(extent >= 0 && !__builtin_mul_overflow(numel, extent, &numel), parameter, ": bad shape");
+      TORCH_CHECK(extent >= 0 && !__builtin_mul_overflow(numel, extent, &numel), parameter,
+                  ": bad shape");
     }
     const int64_t offset = round_up(layout.used_numel, FlatLayout::kAlignment);
     layout.entries.push_back({parameter, shape, offset, numel});

@@ -1,7 +1,8 @@
 // How the parameters of one sharded unit (a block, the embedding, the head) lie in one flat vector.
 //
-// The vector is the concatenation of the parameters, each begun at a multiple of kAlignment elements, cut
-// in `world_size` equal shards. Loading, checkpoints, export and the sharder all speak of ranges of it.
+// The vector is the concatenation of the parameters, each begun at a multiple of kAlignment
+// elements, cut in `world_size` equal shards. Loading, checkpoints, export and the sharder all
+// speak of ranges of it.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,8 @@ struct FlatLayout {
 };
 
 // Requires world_size >= 1 and no negative extents.
-FlatLayout make_flat_layout(std::string name,
-                            const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters,
-                            int world_size);
+FlatLayout make_flat_layout(
+    std::string name, const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters,
+    int world_size);
 
 }  // namespace tessera

@@ -1,7 +1,8 @@
 // Gloo on the CPU: the process group of LibTorch, used for its connections alone.
 //
-// Everything is built from its sends and receives: they move bytes straight from and to our tensors, on Gloo's
-// own thread, where its collectives copy through buffers of their own as large as the result.
+// Everything is built from its sends and receives: they move bytes straight from and to our
+// tensors, on Gloo's own thread, where its collectives copy through buffers of their own as large
+// as the result.
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <ATen/ops/empty.h>
@@ -129,7 +130,8 @@ class GlooCollectives final : public Collectives {
       exchange.receive(parts[from], from);
       exchange.send(input.narrow(0, to * numel, numel), to);
     }
-    return std::make_unique<ReduceScatterWork>(std::move(exchange), std::move(output), std::move(parts));
+    return std::make_unique<ReduceScatterWork>(std::move(exchange), std::move(output),
+                                               std::move(parts));
   }
 
   void all_reduce_sum(at::Tensor values) override {
@@ -137,7 +139,8 @@ class GlooCollectives final : public Collectives {
     c10::NoGradGuard no_grad;
     at::Tensor flat = values.view({-1});
     OwnerScope owner(Owner::kCommunication);
-    at::Tensor gathered = at::empty({size_ * std::min(kReduceChunk, flat.numel())}, values.options());
+    at::Tensor gathered =
+        at::empty({size_ * std::min(kReduceChunk, flat.numel())}, values.options());
     for (int64_t begin = 0; begin < flat.numel(); begin += kReduceChunk) {
       const int64_t numel = std::min(kReduceChunk, flat.numel() - begin);
       at::Tensor chunk = flat.narrow(0, begin, numel);
@@ -172,8 +175,10 @@ std::unique_ptr<Collectives> make_gloo_collectives(const RendezvousOptions& opti
     auto store = make_store(options);
     auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
     gloo->threads = 1;  // of collectives, which are not used
-    gloo->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(local_address_towards(options))};
-    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
+    gloo->devices = {
+        c10d::ProcessGroupGloo::createDeviceForHostname(local_address_towards(options))};
+    auto group =
+        c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
     return std::make_unique<GlooCollectives>(std::move(group), options.rank, options.size);
   } catch (const std::exception& error) {
     throw NetworkError(describe_rendezvous_failure(options, error));

@@ -1,7 +1,9 @@
-// NCCL on CUDA devices, through LibTorch's process group. Linked in place of no_nccl.cc with TESSERA_CUDA.
+// NCCL on CUDA devices, through LibTorch's process group. Linked in place of no_nccl.cc with
+// TESSERA_CUDA.
 //
-// Operations run on NCCL's stream; wait() orders the current stream after them and does not block the host. A
-// peer that is lost shows at a wait, or, for one that hangs, when the process group's watchdog ends the process.
+// Operations run on NCCL's stream; wait() orders the current stream after them and does not block
+// the host. A peer that is lost shows at a wait, or, for one that hangs, when the process group's
+// watchdog ends the process.
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -79,14 +81,15 @@ class NcclCollectives final : public Collectives {
     check_reduce_scatter(output, input, size());
     if (input.scalar_type() == at::kFloat) {
       at::Tensor sum = at::empty_like(output);
-      auto pending = or_network_error("reduce_scatter_add", [&] { return group_->_reduce_scatter_base(sum, input); });
+      auto pending = or_network_error("reduce_scatter_add",
+                                      [&] { return group_->_reduce_scatter_base(sum, input); });
       return std::make_unique<ReduceScatterWork>(std::move(pending), output, std::vector{sum});
     }
     // NCCL would round every partial sum to the narrow type.
     at::Tensor gathered = at::empty_like(input);
     std::vector<int64_t> even;
-    auto pending = or_network_error("reduce_scatter_add",
-                                    [&] { return group_->alltoall_base(gathered, input, even, even); });
+    auto pending = or_network_error(
+        "reduce_scatter_add", [&] { return group_->alltoall_base(gathered, input, even, even); });
     return std::make_unique<ReduceScatterWork>(std::move(pending), output, gathered.chunk(size()));
   }
 
@@ -95,7 +98,8 @@ class NcclCollectives final : public Collectives {
     c10::NoGradGuard no_grad;
     std::vector<at::Tensor> on_device{values.to(device_)};
     or_network_error("all_reduce_sum", [&] { return group_->allreduce(on_device)->wait(); });
-    if (!on_device[0].is_alias_of(values)) values.copy_(on_device[0]);  // of the host: blocks until it is there
+    if (!on_device[0].is_alias_of(values))
+      values.copy_(on_device[0]);  // of the host: blocks until it is there
   }
 
   void barrier() override { all_reduce_sum(at::zeros({1}, at::kLong)); }
@@ -107,15 +111,16 @@ class NcclCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_nccl_collectives(const RendezvousOptions& options, int device_index) {
+std::unique_ptr<Collectives> make_nccl_collectives(const RendezvousOptions& options,
+                                                   int device_index) {
   if (options.size == 1) return make_single_collectives();
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
   c10::cuda::set_device(device.index());
   try {
     auto nccl = c10d::ProcessGroupNCCL::Options::create();
     nccl->timeout = options.timeout;
-    auto group =
-        c10::make_intrusive<c10d::ProcessGroupNCCL>(make_store(options), options.rank, options.size, nccl);
+    auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(make_store(options), options.rank,
+                                                             options.size, nccl);
     group->setBoundDeviceId(device);
     auto ranks = std::make_unique<NcclCollectives>(std::move(group), device);
     ranks->barrier();  // connects

@@ -13,7 +13,8 @@ using torch::autograd::variable_list;
 
 // The parameters are no inputs: the backward within backward adds to their leaves directly.
 struct Recompute : Function<Recompute> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, int64_t layer, int64_t stream) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, int64_t layer,
+                            int64_t stream) {
     ctx->save_for_backward({x});
     ctx->saved_data["layer"] = layer;
     ctx->saved_data["stream"] = stream;
@@ -36,7 +37,8 @@ struct Recompute : Function<Recompute> {
 }  // namespace
 
 at::Tensor RecomputedLayer::forward(const at::Tensor& x, const Stream& stream) {
-  return Recompute::apply(x, reinterpret_cast<int64_t>(inner_.get()), reinterpret_cast<int64_t>(&stream));
+  return Recompute::apply(x, reinterpret_cast<int64_t>(inner_.get()),
+                          reinterpret_cast<int64_t>(&stream));
 }
 
 }  // namespace tessera

@@ -7,7 +7,8 @@
 
 namespace tessera {
 
-// The wrapped layer must be deterministic. The Stream given to forward must live until backward is done.
+// The wrapped layer must be deterministic. The Stream given to forward must live until backward is
+// done.
 class RecomputedLayer : public Layer {
  public:
   explicit RecomputedLayer(std::unique_ptr<Layer> inner) : inner_(std::move(inner)) {}

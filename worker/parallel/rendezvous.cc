@@ -2,8 +2,8 @@
 
 #include <netdb.h>
 #include <sys/socket.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <system_error>
 
@@ -24,10 +24,10 @@ std::string source_address(const addrinfo& to) {
   sockaddr_storage from{};
   socklen_t length = sizeof from;
   char host[NI_MAXHOST] = {};
-  const bool found =
-      ::connect(fd, to.ai_addr, to.ai_addrlen) == 0 &&
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0 &&
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&from), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0;
+  const bool found = ::connect(fd, to.ai_addr, to.ai_addrlen) == 0 &&
+                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0 &&
+                     ::getnameinfo(reinterpret_cast<sockaddr*>(&from), length, host, sizeof host,
+                                   nullptr, 0, NI_NUMERICHOST) == 0;
   ::close(fd);
   return found ? host : std::string();
 }
@@ -65,10 +65,11 @@ std::string describe(const std::exception& error) {
   return error.what();
 }
 
-std::string describe_rendezvous_failure(const RendezvousOptions& options, const std::exception& error) {
+std::string describe_rendezvous_failure(const RendezvousOptions& options,
+                                        const std::exception& error) {
   return "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
-         " could not join the others at " + options.address + ":" + std::to_string(options.port) + ": " +
-         describe(error);
+         " could not join the others at " + options.address + ":" + std::to_string(options.port) +
+         ": " + describe(error);
 }
 
 }  // namespace tessera

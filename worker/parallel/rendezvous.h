@@ -13,11 +13,13 @@ namespace tessera {
 // The key-value store that rank 0 serves. Blocks until all ranks have connected.
 c10::intrusive_ptr<c10d::Store> make_store(const RendezvousOptions& options);
 
-// The address of the interface that leads to the rendezvous, as a number: what peers can reach us at.
+// The address of the interface that leads to the rendezvous, as a number: what peers can reach us
+// at.
 std::string local_address_towards(const RendezvousOptions& options);
 
 // what(), without the stack trace that LibTorch's errors carry.
 std::string describe(const std::exception& error);
-std::string describe_rendezvous_failure(const RendezvousOptions& options, const std::exception& error);
+std::string describe_rendezvous_failure(const RendezvousOptions& options,
+                                        const std::exception& error);
 
 }  // namespace tessera

@@ -17,7 +17,8 @@ using NoGrad = c10::AutoGradMode;
 
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size(), 1);
-  for (int i = static_cast<int>(shape.size()) - 2; i >= 0; --i) strides[i] = strides[i + 1] * shape[i + 1];
+  for (int i = static_cast<int>(shape.size()) - 2; i >= 0; --i)
+    strides[i] = strides[i + 1] * shape[i + 1];
   return strides;
 }
 
@@ -53,9 +54,13 @@ struct ShardedUnit::LeafHook : torch::autograd::PostAccumulateGradHook {
 
 ShardedUnit::ShardedUnit(std::string name, std::vector<Parameter*> parameters, Collectives& group,
                          ReductionQueue& reductions, const Options& options)
-    : parameters_(std::move(parameters)), group_(group), reductions_(reductions), options_(options) {
+    : parameters_(std::move(parameters)),
+      group_(group),
+      reductions_(reductions),
+      options_(options) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
-  for (const Parameter* parameter : parameters_) shapes.emplace_back(parameter->name, parameter->shape);
+  for (const Parameter* parameter : parameters_)
+    shapes.emplace_back(parameter->name, parameter->shape);
   layout_ = make_flat_layout(std::move(name), shapes, group_.size());
   arrived_.resize(parameters_.size());
   const OwnerScope scope(Owner::kParameters);
@@ -81,9 +86,11 @@ void ShardedUnit::make_leaves() {
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const FlatEntry& entry = layout_.entries[i];
-    // Its own version counter, and no autograd link to flat_: refilling the storage is no in-place change.
-    at::Tensor leaf = at::empty({0}, dtype).set_(flat_.storage(), entry.offset, entry.shape,
-                                                 contiguous_strides(entry.shape));
+    // Its own version counter, and no autograd link to flat_: refilling the storage is no in-place
+    // change.
+    at::Tensor leaf =
+        at::empty({0}, dtype)
+            .set_(flat_.storage(), entry.offset, entry.shape, contiguous_strides(entry.shape));
     leaf.requires_grad_(true);
     torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(this, i));
     parameters_[i]->value = leaf;
@@ -176,7 +183,8 @@ at::Tensor ShardGate::close(const at::Tensor& output) {
 void ShardGate::before_backward() {
   if (options_.needed_in_backward) unit_.gather();
   unit_.expect_gradients();
-  if (previous_ != nullptr && previous_->options_.needed_in_backward) previous_->unit_.start_gather();
+  if (previous_ != nullptr && previous_->options_.needed_in_backward)
+    previous_->unit_.start_gather();
 }
 
 }  // namespace tessera

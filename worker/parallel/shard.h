@@ -1,12 +1,12 @@
-// Sharded parameters (ZeRO-3, FSDP): each rank keeps 1/size of a unit's flat float32 vector, and the whole
-// exists only around its use.
+// Sharded parameters (ZeRO-3, FSDP): each rank keeps 1/size of a unit's flat float32 vector, and
+// the whole exists only around its use.
 //
-// A unit is a block, the embedding, or the head. Its parameters are autograd leaves that view one flat storage.
-// Opening a gate fills that storage with an all-gather (issued ahead by the gate before it); closing
-// frees it, leaving the leaves in place with no memory behind them; a hook on the output fills it again for
-// backward. When the last leaf has its gradient, the unit's gradients are reduce-scattered into the shard's
-// float32 gradient and the storage is freed. A group of one rank is the same path with nothing to move: in
-// float32 the leaves then view the shard itself.
+// A unit is a block, the embedding, or the head. Its parameters are autograd leaves that view one
+// flat storage. Opening a gate fills that storage with an all-gather (issued ahead by the gate
+// before it); closing frees it, leaving the leaves in place with no memory behind them; a hook on
+// the output fills it again for backward. When the last leaf has its gradient, the unit's gradients
+// are reduce-scattered into the shard's float32 gradient and the storage is freed. A group of one
+// rank is the same path with nothing to move: in float32 the leaves then view the shard itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,8 @@
 
 namespace tessera {
 
-// At most one reduce-scatter is under way at a time, so that gradients of two units at most are whole.
+// At most one reduce-scatter is under way at a time, so that gradients of two units at most are
+// whole.
 class ReductionQueue {
  public:
   // Waits for the one before. `keep` stays alive until the work is done.
@@ -38,8 +39,8 @@ class ShardedUnit {
     at::ScalarType compute_dtype = at::kFloat;
     at::Device device = at::kCPU;
   };
-  // Gives each parameter its leaf. The references must outlive the unit; the parameters' leaves must not be used
-  // after it.
+  // Gives each parameter its leaf. The references must outlive the unit; the parameters' leaves
+  // must not be used after it.
   ShardedUnit(std::string name, std::vector<Parameter*> parameters, Collectives& group,
               ReductionQueue& reductions, const Options& options);
   ~ShardedUnit();
@@ -50,10 +51,11 @@ class ShardedUnit {
   // Whether weight decay applies to entry `i` of the layout.
   bool decays(size_t i) const { return parameters_[i]->decays(); }
 
-  // float32 [layout().shard_numel]: master weights of this rank. Written by the loader and the optimizer.
+  // float32 [layout().shard_numel]: master weights of this rank. Written by the loader and the
+  // optimizer.
   at::Tensor shard() const { return shard_; }
-  // float32, like shard(): gradients summed over ranks and over backwards since clear_gradient(). Undefined
-  // before the first backward.
+  // float32, like shard(): gradients summed over ranks and over backwards since clear_gradient().
+  // Undefined before the first backward.
   at::Tensor gradient() const { return gradient_; }
   void clear_gradient();
 
@@ -121,7 +123,8 @@ class ShardGate : public WeightGate {
 // A layer behind a gate.
 class GatedLayer : public Layer {
  public:
-  GatedLayer(std::unique_ptr<Layer> inner, WeightGate& gate) : inner_(std::move(inner)), gate_(gate) {}
+  GatedLayer(std::unique_ptr<Layer> inner, WeightGate& gate)
+      : inner_(std::move(inner)), gate_(gate) {}
   at::Tensor forward(const at::Tensor& x, const Stream& stream) override {
     gate_.open();
     return gate_.close(inner_->forward(x, stream));

@@ -14,7 +14,8 @@ class SingleCollectives final : public Collectives {
   std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) override {
     check_all_gather(output, input, 1);
     c10::NoGradGuard no_grad;
-    if (!output.is_alias_of(input) || output.storage_offset() != input.storage_offset()) output.copy_(input);
+    if (!output.is_alias_of(input) || output.storage_offset() != input.storage_offset())
+      output.copy_(input);
     return make_finished_work();
   }
 
@@ -31,6 +32,8 @@ class SingleCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_single_collectives() { return std::make_unique<SingleCollectives>(); }
+std::unique_ptr<Collectives> make_single_collectives() {
+  return std::make_unique<SingleCollectives>();
+}
 
 }  // namespace tessera

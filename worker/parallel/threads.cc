@@ -1,5 +1,6 @@
-// Ranks that are threads of one process. The last rank to reach an operation carries it out for all of them
-// while the others wait, so that no rank's tensors are touched before its call or after its wait.
+// Ranks that are threads of one process. The last rank to reach an operation carries it out for all
+// of them while the others wait, so that no rank's tensors are touched before its call or after its
+// wait.
 #include <c10/core/GradMode.h>
 
 #include <condition_variable>
@@ -26,15 +27,16 @@ struct Operation {
 
 class Group {
  public:
-  Group(int size, std::chrono::milliseconds timeout) : size_(size), timeout_(timeout), left_(size, false) {}
+  Group(int size, std::chrono::milliseconds timeout)
+      : size_(size), timeout_(timeout), left_(size, false) {}
 
   int size() const { return size_; }
 
   using Run = std::function<void(Operation&)>;
 
   // Rank `rank` comes to its operation number `index`; the last one to come executes `run`.
-  std::shared_ptr<Operation> arrive(int rank, int64_t index, const std::string& name, at::Tensor output,
-                                    at::Tensor input, const Run& run) {
+  std::shared_ptr<Operation> arrive(int rank, int64_t index, const std::string& name,
+                                    at::Tensor output, at::Tensor input, const Run& run) {
     std::shared_ptr<Operation> operation;
     {
       std::lock_guard lock(mutex_);
@@ -42,7 +44,8 @@ class Group {
       if (!slot) slot = std::make_shared<Operation>(size_);
       operation = slot;
       if (operation->name.empty()) operation->name = name;
-      TORCH_CHECK(operation->name == name, "rank ", rank, " calls ", name, ", others ", operation->name);
+      TORCH_CHECK(operation->name == name, "rank ", rank, " calls ", name, ", others ",
+                  operation->name);
       operation->outputs[rank] = std::move(output);
       operation->inputs[rank] = std::move(input);
       operation->arrived[rank] = true;
@@ -65,11 +68,12 @@ class Group {
     std::unique_lock lock(mutex_);
     const auto over = [&] { return operation.done || lost_rank(operation) >= 0; };
     if (!changed_.wait_for(lock, timeout_, over)) {
-      throw NetworkError(operation.name + ": not all ranks came within " + std::to_string(timeout_.count()) +
-                         " ms");
+      throw NetworkError(operation.name + ": not all ranks came within " +
+                         std::to_string(timeout_.count()) + " ms");
     }
     if (!operation.done) {
-      throw NetworkError(operation.name + ": rank " + std::to_string(lost_rank(operation)) + " is gone");
+      throw NetworkError(operation.name + ": rank " + std::to_string(lost_rank(operation)) +
+                         " is gone");
     }
     if (operation.error) std::rethrow_exception(operation.error);
   }
@@ -94,7 +98,7 @@ class Group {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<bool> left_;                                   // guarded by mutex_
+  std::vector<bool> left_;                                    // guarded by mutex_
   std::map<int64_t, std::shared_ptr<Operation>> operations_;  // guarded by mutex_; by number
 };
 
@@ -140,7 +144,8 @@ void run_all_reduce(Operation& operation) {
 
 class ThreadCollectives final : public Collectives {
  public:
-  ThreadCollectives(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
+  ThreadCollectives(std::shared_ptr<Group> group, int rank)
+      : group_(std::move(group)), rank_(rank) {}
   ~ThreadCollectives() override { group_->leave(rank_); }
 
   int rank() const override { return rank_; }
@@ -179,11 +184,13 @@ class ThreadCollectives final : public Collectives {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Collectives>> make_thread_collectives(int size, std::chrono::milliseconds timeout) {
+std::vector<std::unique_ptr<Collectives>> make_thread_collectives(
+    int size, std::chrono::milliseconds timeout) {
   TORCH_CHECK(size >= 1, "a group of ", size);
   auto group = std::make_shared<Group>(size, timeout);
   std::vector<std::unique_ptr<Collectives>> ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(std::make_unique<ThreadCollectives>(group, rank));
+  for (int rank = 0; rank < size; ++rank)
+    ranks.push_back(std::make_unique<ThreadCollectives>(group, rank));
   return ranks;
 }
 

@@ -56,7 +56,8 @@ int64_t bytes_needed(const v1::JobSpec& spec, int64_t num_parameters) {
 void check_output(const v1::JobSpec& spec, int64_t num_parameters) {
   const std::filesystem::path output = spec.training().output_dir();
   std::filesystem::path existing = output;
-  while (!std::filesystem::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  while (!std::filesystem::exists(existing) && existing.has_relative_path())
+    existing = existing.parent_path();
   if (!std::filesystem::is_directory(existing) || access(existing.c_str(), W_OK | X_OK) != 0) {
     throw UserError("training.output_dir", "training.output_dir " + output.string() +
                                                " cannot be written: " + existing.string() +
@@ -64,12 +65,14 @@ void check_output(const v1::JobSpec& spec, int64_t num_parameters) {
   }
   struct statvfs disk;
   if (statvfs(existing.c_str(), &disk) != 0) return;
-  const int64_t free_bytes = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+  const int64_t free_bytes =
+      static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   const int64_t needed = bytes_needed(spec, num_parameters);
   if (free_bytes < needed) {
-    throw UserError("training.output_dir", "training.output_dir " + output.string() + " has " +
-                                               std::to_string(free_bytes >> 20) + " MiB free, and the job needs " +
-                                               std::to_string((needed + (1 << 20) - 1) >> 20) + " MiB");
+    throw UserError("training.output_dir",
+                    "training.output_dir " + output.string() + " has " +
+                        std::to_string(free_bytes >> 20) + " MiB free, and the job needs " +
+                        std::to_string((needed + (1 << 20) - 1) >> 20) + " MiB");
   }
 }
 

@@ -5,8 +5,9 @@
 
 namespace tessera {
 
-// Looks at the model's config and weight headers, the tokenizer, the first documents of the data, and the
-// output directory with the room on its disk. Changes nothing. Each part is checked though another failed.
+// Looks at the model's config and weight headers, the tokenizer, the first documents of the data,
+// and the output directory with the room on its disk. Changes nothing. Each part is checked though
+// another failed.
 v1::CheckResult check_job(const v1::JobSpec& spec);
 
 }  // namespace tessera

@@ -16,7 +16,8 @@ CommandReader::CommandReader(const std::filesystem::path& path) {
   if (path.empty()) return;
   // Opened for writing too, so that an agent's end closing is no end of file.
   fd_ = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "cannot open " + path.string());
+  if (fd_ < 0)
+    throw std::system_error(errno, std::generic_category(), "cannot open " + path.string());
 }
 
 CommandReader::~CommandReader() {

@@ -32,7 +32,8 @@ class CommandReader {
 // The file the agent touches while the coordinator answers (TrainerInput.lease_path).
 class Lease {
  public:
-  explicit Lease(const v1::TrainerInput& input) : path_(input.lease_path()), fence_ms_(input.fence_ms()) {}
+  explicit Lease(const v1::TrainerInput& input)
+      : path_(input.lease_path()), fence_ms_(input.fence_ms()) {}
   // Throws NetworkError when the lease ran out: this rank may no longer write checkpoints.
   void check() const;
 

@@ -31,7 +31,8 @@ std::string encoded(const v1::TrainerEvent& event, bool json) {
 
 EventWriter::EventWriter(const std::filesystem::path& path) : json_(path.empty()) {
   fd_ = json_ ? STDOUT_FILENO : open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "cannot open " + path.string());
+  if (fd_ < 0)
+    throw std::system_error(errno, std::generic_category(), "cannot open " + path.string());
 }
 
 EventWriter::~EventWriter() {

@@ -10,12 +10,12 @@
 
 namespace tessera {
 
-// Thread safe. An event is written whole by one write(2), so that a reader sees at most one torn event,
-// the last.
+// Thread safe. An event is written whole by one write(2), so that a reader sees at most one torn
+// event, the last.
 class EventWriter {
  public:
-  // Appends varint-delimited messages to `path`; empty: prints one ProtoJSON message a line on stdout.
-  // Throws std::system_error when the file cannot be opened.
+  // Appends varint-delimited messages to `path`; empty: prints one ProtoJSON message a line on
+  // stdout. Throws std::system_error when the file cannot be opened.
   explicit EventWriter(const std::filesystem::path& path);
   ~EventWriter();
   EventWriter(const EventWriter&) = delete;

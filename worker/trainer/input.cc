@@ -17,7 +17,8 @@ v1::TrainerInput read_trainer_input(const std::filesystem::path& path) {
   v1::TrainerInput input;
   if (path.extension() == ".json") {
     const auto status = google::protobuf::util::JsonStringToMessage(bytes, &input);
-    if (!status.ok()) throw UserError("", path.string() + " is no TrainerInput: " + status.ToString());
+    if (!status.ok())
+      throw UserError("", path.string() + " is no TrainerInput: " + status.ToString());
     spec::resolve_paths(*input.mutable_spec(), std::filesystem::absolute(path).parent_path());
   } else if (!input.ParseFromString(bytes)) {
     throw UserError("", path.string() + " is no TrainerInput");

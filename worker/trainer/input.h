@@ -8,8 +8,9 @@
 
 namespace tessera {
 
-// A binary TrainerInput, or ProtoJSON where the name ends in ".json" (its relative paths are relative to the
-// file). Defaults are filled in. Throws UserError: unreadable, malformed, or a rule of the spec broken.
+// A binary TrainerInput, or ProtoJSON where the name ends in ".json" (its relative paths are
+// relative to the file). Defaults are filled in. Throws UserError: unreadable, malformed, or a rule
+// of the spec broken.
 v1::TrainerInput read_trainer_input(const std::filesystem::path& path);
 
 // How the spec wants its training, or its held-out, documents read.

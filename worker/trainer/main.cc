@@ -2,7 +2,8 @@
 //
 //   tessera-trainer --input run.json                          prints its events
 //   tessera-trainer --input input.pb --events FILE --commands FIFO
-//   tessera-trainer --check --input run.json                  prints a CheckResult and trains nothing
+//   tessera-trainer --check --input run.json                  prints a CheckResult and trains
+//   nothing
 //
 // Exit codes: 0 finished, 1 failed (the last event says why), 2 wrong usage.
 #include <ATen/Parallel.h>
@@ -28,7 +29,8 @@ struct Flags {
   bool check = false;
 };
 
-v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message, const std::string& field = "") {
+v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message,
+                         const std::string& field = "") {
   v1::Failure failure;
   failure.set_kind(kind);
   failure.set_message(message);
@@ -36,7 +38,8 @@ v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message, con
   return failure;
 }
 
-// The kind of the exception that is being handled. What the engine throws, and nothing else, is told apart.
+// The kind of the exception that is being handled. What the engine throws, and nothing else, is
+// told apart.
 v1::Failure current_failure() {
   try {
     throw;
@@ -76,7 +79,8 @@ std::unique_ptr<Collectives> connect(const v1::TrainerInput& input) {
   options.rank = input.rank();
   options.size = size;
   options.timeout = std::chrono::seconds(input.spec().resources().hang_timeout().seconds());
-  if (input.spec().resources().device() == "cuda") return make_nccl_collectives(options, input.device_index());
+  if (input.spec().resources().device() == "cuda")
+    return make_nccl_collectives(options, input.device_index());
   return make_gloo_collectives(options);
 }
 
@@ -129,13 +133,16 @@ int check(const Flags& flags) {
 }  // namespace tessera
 
 int main(int argc, char** argv) {
-  // A closed pipe and a file-size limit are errors of the call that met them, not the process's end.
+  // A closed pipe and a file-size limit are errors of the call that met them, not the process's
+  // end.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("One rank of a Tessera job: reads a TrainerInput, trains, reports events.");
   tessera::Flags flags;
-  app.add_option("--input", flags.input, "TrainerInput, binary or (NAME.json) ProtoJSON")->required();
-  app.add_option("--events", flags.events, "file to append events to; default: ProtoJSON lines on stdout");
+  app.add_option("--input", flags.input, "TrainerInput, binary or (NAME.json) ProtoJSON")
+      ->required();
+  app.add_option("--events", flags.events,
+                 "file to append events to; default: ProtoJSON lines on stdout");
   app.add_option("--commands", flags.commands, "FIFO to read commands from");
   app.add_flag("--check", flags.check, "say what is wrong with the job, and train nothing");
   CLI11_PARSE(app, argc, argv);

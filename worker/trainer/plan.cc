@@ -17,7 +17,8 @@ struct RefusedCombination {
 
 constexpr RefusedCombination kRefused[] = {
     {[](const v1::JobSpec& spec) {
-       return spec.method().sft().packing() && spec.method().sft().packing_strategy() != "wrapped" &&
+       return spec.method().sft().packing() &&
+              spec.method().sft().packing_strategy() != "wrapped" &&
               spec.method().sft().max_length() == 0;
      },
      "method.sft.max_length", "method.sft.max_length is 0, and packing needs a row length above 0"},
@@ -43,9 +44,10 @@ std::string unit_name(size_t layer) {
   return "model.layers." + std::to_string(layer - 1);
 }
 
-// One unit a layer and one for the head. A tied output matrix is the embedding's, so then the final norm
-// goes into the embedding's unit, and the head is its second use.
-void shard_pass(const v1::JobSpec& spec, Collectives& group, at::Device device, TrainableModel& out) {
+// One unit a layer and one for the head. A tied output matrix is the embedding's, so then the final
+// norm goes into the embedding's unit, and the head is its second use.
+void shard_pass(const v1::JobSpec& spec, Collectives& group, at::Device device,
+                TrainableModel& out) {
   const ShardedUnit::Options options{
       spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat, device};
   const bool reshard = spec.memory().reshard_after_forward();
@@ -67,7 +69,8 @@ void shard_pass(const v1::JobSpec& spec, Collectives& group, at::Device device, 
         *unit, ShardGate::Options{.reshard_after_forward = reshard, .needed_in_backward = i > 0}));
     layers[i] = std::make_unique<GatedLayer>(std::move(layers[i]), *out.gates.back());
   }
-  ShardedUnit* head = model.tied() ? out.units.front().get() : add_unit("lm_head", model.head_parameters());
+  ShardedUnit* head =
+      model.tied() ? out.units.front().get() : add_unit("lm_head", model.head_parameters());
   // Backward begins with the head: its weights stay.
   out.gates.push_back(
       std::make_unique<ShardGate>(*head, ShardGate::Options{.reshard_after_forward = false}));
@@ -121,7 +124,8 @@ void check_weights(DecoderModel& model, const WeightFiles& weights) {
     }
     if (found->second.shape != parameter->shape) {
       throw UserError("model.path", "tensor " + parameter->name + " has shape " +
-                                        shape_text(found->second.shape) + ", and config.json calls for " +
+                                        shape_text(found->second.shape) +
+                                        ", and config.json calls for " +
                                         shape_text(parameter->shape));
     }
   }

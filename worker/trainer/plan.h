@@ -1,4 +1,5 @@
-// From a spec to a model that can train: the ordered passes, and the only table of refused combinations.
+// From a spec to a model that can train: the ordered passes, and the only table of refused
+// combinations.
 #pragma once
 
 #include <memory>
@@ -28,13 +29,13 @@ struct TrainableModel {
 // Throws UserError when the spec combines what does not go together.
 void refuse_combinations(const v1::JobSpec& spec);
 
-// build -> recompute -> shard. The parameters are allocated (this rank's shards only) and not loaded.
-// Requires a validated spec. `group` must outlive the result.
+// build -> recompute -> shard. The parameters are allocated (this rank's shards only) and not
+// loaded. Requires a validated spec. `group` must outlive the result.
 TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
                            at::Device device);
 
-// Throws UserError("model.path", ...) naming the first parameter of `model` that the files lack or hold in
-// another shape.
+// Throws UserError("model.path", ...) naming the first parameter of `model` that the files lack or
+// hold in another shape.
 void check_weights(DecoderModel& model, const WeightFiles& weights);
 
 // Reads this rank's shards. Requires check_weights.

@@ -19,7 +19,8 @@ class WaitScope {
 
 class TimedWork : public Work {
  public:
-  TimedWork(std::unique_ptr<Work> inner, StepTimer& timer) : inner_(std::move(inner)), timer_(timer) {}
+  TimedWork(std::unique_ptr<Work> inner, StepTimer& timer)
+      : inner_(std::move(inner)), timer_(timer) {}
   void wait() override {
     const WaitScope scope(timer_);
     inner_->wait();

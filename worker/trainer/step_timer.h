@@ -21,7 +21,10 @@ class StepTimer {
   // Time from now on counts for `phase`.
   void enter(Phase phase);
   // Time spent waiting for other ranks, taken out of the phase it fell in.
-  void add_wait(Clock::duration wait) { wait_ += wait; phase_wait_ += wait; }
+  void add_wait(Clock::duration wait) {
+    wait_ += wait;
+    phase_wait_ += wait;
+  }
   v1::StepTime end_step();
 
  private:

@@ -31,8 +31,9 @@ LoaderOptions loader_options(const v1::JobSpec& spec, const Collectives& ranks) 
   options.split_batches = training.accelerator_config().split_batches();
   options.rank = ranks.rank();
   options.world_size = ranks.size();
-  options.shuffle = training.has_train_sampling_strategy() ? training.train_sampling_strategy() == "random"
-                                                           : training.shuffle_dataset();
+  options.shuffle = training.has_train_sampling_strategy()
+                        ? training.train_sampling_strategy() == "random"
+                        : training.shuffle_dataset();
   options.seed = training.seed();
   options.drop_last = training.dataloader_drop_last();
   options.pad_to_multiple_of = spec.method().sft().pad_to_multiple_of();
@@ -40,13 +41,14 @@ LoaderOptions loader_options(const v1::JobSpec& spec, const Collectives& ranks) 
 }
 
 AdamW::Options adamw_options(const v1::Training& training) {
-  return {training.adam_beta1(), training.adam_beta2(), training.adam_epsilon(), training.weight_decay()};
+  return {training.adam_beta1(), training.adam_beta2(), training.adam_epsilon(),
+          training.weight_decay()};
 }
 
 }  // namespace
 
-Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device device, EventWriter& events,
-                 MemoryLedger& ledger, CommandReader& commands)
+Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device device,
+                 EventWriter& events, MemoryLedger& ledger, CommandReader& commands)
     : input_(input),
       spec_(input.spec()),
       plain_ranks_(ranks),
@@ -76,7 +78,8 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
   trainable_ = build_model(spec_, config_, *ranks_, device_);
   check_weights(*trainable_.model, weights);
   load_weights(trainable_, weights, ranks.rank());
-  optimizer_ = std::make_unique<AdamW>(trainable_.unit_pointers(), adamw_options(spec_.training()), ranks.rank());
+  optimizer_ = std::make_unique<AdamW>(trainable_.unit_pointers(), adamw_options(spec_.training()),
+                                       ranks.rank());
 }
 
 int64_t Trainer::count_total_steps() const {
@@ -146,7 +149,8 @@ void Trainer::train_step() {
   if (sums.save) save();
 }
 
-// Forward and backward of `count` microbatches from the cursor; gradients add up in the units' shards.
+// Forward and backward of `count` microbatches from the cursor; gradients add up in the units'
+// shards.
 Trainer::Sums Trainer::train_microbatches(int64_t count, int64_t num_labels) {
   const OwnerScope scope(Owner::kActivations);
   const double normalizer = static_cast<double>(std::max<int64_t>(1, num_labels));
@@ -170,8 +174,8 @@ Trainer::Sums Trainer::train_microbatches(int64_t count, int64_t num_labels) {
   return sums;
 }
 
-// One small all-reduce a step: the metrics, and whether any rank was told to stop or save, so that all
-// ranks do so after the same step.
+// One small all-reduce a step: the metrics, and whether any rank was told to stop or save, so that
+// all ranks do so after the same step.
 void Trainer::reduce(Sums& sums, bool commands) {
   CommandReader::Pending pending;
   if (commands) pending = commands_.take();
@@ -264,7 +268,8 @@ void Trainer::evaluate() {
   for (int64_t i = 0; i < loader.microbatches_per_epoch(); ++i) {
     events_.progress("eval", step_);
     const Batch batch = to_device(loader.microbatch(0, i));
-    const HeadOutput head = trainable_.model->head(trainable_.model->forward(batch), batch.labels_T);
+    const HeadOutput head =
+        trainable_.model->head(trainable_.model->forward(batch), batch.labels_T);
     sums.loss += objective_->loss_sum(head, batch).item<double>();
     sums.entropy += head.entropy_T.sum(at::kDouble).item<double>();
     sums.correct += head.correct_T.sum(at::kDouble).item<double>();
@@ -282,14 +287,16 @@ void Trainer::evaluate() {
   metrics.set_entropy(sums.entropy / labels);
   metrics.set_mean_token_accuracy(sums.correct / labels);
   metrics.set_num_tokens(num_tokens);
-  metrics.set_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  metrics.set_seconds(
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   events_.write(std::move(event));
 }
 
 std::vector<FlatShard> Trainer::state_vectors() const {
   std::vector<FlatShard> vectors = optimizer_->state();
   for (const auto& unit : trainable_.units) {
-    vectors.push_back({unit->layout().name + "/parameter", unit->shard(), unit->layout().used_numel});
+    vectors.push_back(
+        {unit->layout().name + "/parameter", unit->shard(), unit->layout().used_numel});
   }
   return vectors;
 }
@@ -306,8 +313,9 @@ void Trainer::save() {
   state.set_microbatch(cursor_.microbatch);
   state.set_num_tokens(num_tokens_);
   state.set_seed(spec_.training().seed());
-  const SavedCheckpoint saved = save_checkpoint(spec_.training().output_dir(), state, state_vectors(),
-                                                spec_.training().save_total_limit(), *ranks_);
+  const SavedCheckpoint saved =
+      save_checkpoint(spec_.training().output_dir(), state, state_vectors(),
+                      spec_.training().save_total_limit(), *ranks_);
   saved_step_ = step_;
   if (ranks_->rank() != 0) return;
   v1::TrainerEvent event;
@@ -330,7 +338,8 @@ void Trainer::resume() {
 std::string Trainer::export_model() {
   events_.progress("save", step_);
   lease_.check();
-  const std::filesystem::path final_dir = std::filesystem::path(spec_.training().output_dir()) / "final";
+  const std::filesystem::path final_dir =
+      std::filesystem::path(spec_.training().output_dir()) / "final";
   std::vector<FlatLayout> layouts;
   std::vector<at::Tensor> shards;
   for (const auto& unit : trainable_.units) {
@@ -338,8 +347,8 @@ std::string Trainer::export_model() {
     shards.push_back(unit->shard());
   }
   const at::ScalarType dtype = spec_.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
-  export_hugging_face(final_dir, spec_.model().path(), tokenizer_directory(spec_), layouts, shards, dtype,
-                      kMaxExportFileBytes, *ranks_);
+  export_hugging_face(final_dir, spec_.model().path(), tokenizer_directory(spec_), layouts, shards,
+                      dtype, kMaxExportFileBytes, *ranks_);
   return final_dir.string();
 }
 

@@ -21,12 +21,14 @@ namespace tessera {
 
 class Trainer {
  public:
-  // Reads data and weights. `input` is validated; all references outlive the trainer. Throws UserError.
+  // Reads data and weights. `input` is validated; all references outlive the trainer. Throws
+  // UserError.
   Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device device, EventWriter& events,
           MemoryLedger& ledger, CommandReader& commands);
 
-  // Trains to the end, from the job's last checkpoint where this is not its first attempt. Returns the
-  // Finished event. Throws UserError (a loss that is not finite), NetworkError, std::system_error.
+  // Trains to the end, from the job's last checkpoint where this is not its first attempt. Returns
+  // the Finished event. Throws UserError (a loss that is not finite), NetworkError,
+  // std::system_error.
   v1::Finished run();
 
  private:
@@ -47,8 +49,8 @@ class Trainer {
   void reduce(Sums& sums, bool commands);
   Batch to_device(Batch batch) const;
   void train_step();
-  void emit_step(const Sums& sums, int64_t num_labels, int64_t num_tokens, double grad_norm, double rate,
-                 double epoch);
+  void emit_step(const Sums& sums, int64_t num_labels, int64_t num_tokens, double grad_norm,
+                 double rate, double epoch);
   void emit_memory(bool due);
   void evaluate();
   void save();

@@ -65,10 +65,18 @@ void AgentTest::TearDown() {
 
 void AgentTest::start_agent(const std::vector<std::string>& flags) {
   ProcessOptions options;
-  options.command = {AGENT_PATH,  "--coordinator", coordinator_->target(),
-                     "--node",    "test-node",     "--state-dir",
-                     (directory_ / "state").string(), "--trainer", trainer_,
-                     "--cpu-slots", "8",           "--cuda-devices",
+  options.command = {AGENT_PATH,
+                     "--coordinator",
+                     coordinator_->target(),
+                     "--node",
+                     "test-node",
+                     "--state-dir",
+                     (directory_ / "state").string(),
+                     "--trainer",
+                     trainer_,
+                     "--cpu-slots",
+                     "8",
+                     "--cuda-devices",
                      "none"};
   options.command.insert(options.command.end(), flags.begin(), flags.end());
   options.environment = environment();

@@ -124,8 +124,7 @@ TEST_F(AgentTest, KillsARankAndItsChildrenAfterTheGrace) {
   const auto events = coordinator_->events(run, 0, v1::RANK_STREAM_EVENTS);
   const pid_t child = std::stoi(events[1].log().text().substr(6));
   send_kill(run, 100);
-  EXPECT_EQ(await_exit(run).failure().message(),
-            "rank 0 was killed: the user cancelled the job");
+  EXPECT_EQ(await_exit(run).failure().message(), "rank 0 was killed: the user cancelled the job");
   EXPECT_TRUE(await_dead(pid));
   EXPECT_TRUE(await_dead(child));
 }
@@ -198,9 +197,9 @@ TEST_F(AgentTest, GivesRanksTheirShareOfTheCores) {
   prepare.mutable_spec()->mutable_resources()->set_cpu_threads(3);
   const v1::RunId run = start_run(prepare);
   await_exit(run);
-  EXPECT_THAT(output(run), ElementsAre("OMP_NUM_THREADS=3", "MKL_NUM_THREADS=3",
-                                       "OMP_WAIT_POLICY=passive", "CUDA_VISIBLE_DEVICES=",
-                                       "session 1", "cwd rank-0"));
+  EXPECT_THAT(output(run),
+              ElementsAre("OMP_NUM_THREADS=3", "MKL_NUM_THREADS=3", "OMP_WAIT_POLICY=passive",
+                          "CUDA_VISIBLE_DEVICES=", "session 1", "cwd rank-0"));
 }
 
 TEST_F(AgentTest, BoundsTheOutputItForwards) {

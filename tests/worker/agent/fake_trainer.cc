@@ -195,8 +195,8 @@ int Trainer::print(const std::string& mode) {
     std::cerr << "to stderr\n";
     std::cout << std::string(10000, 'x') << "\n" << "no newline" << std::flush;
   } else if (mode == "environment") {
-    for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY",
-                             "CUDA_VISIBLE_DEVICES"}) {
+    for (const char* name :
+         {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES"}) {
       const char* value = std::getenv(name);
       std::cout << name << "=" << (value ? value : "(none)") << "\n";
     }

@@ -46,8 +46,7 @@ TEST(FileUtil, AnAtomicWriteReplacesTheWholeFile) {
   ASSERT_TRUE(write_atomically(directory / "file", "a long first version").ok());
   ASSERT_TRUE(write_atomically(directory / "file", "second").ok());
   EXPECT_EQ(*read_file(directory / "file", 100), "second");
-  EXPECT_EQ(read_file(directory / "file", 5).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(read_file(directory / "file", 5).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(read_tail(directory / "file", 3), "ond");
   EXPECT_FALSE(write_atomically(directory / "missing/file", "x").ok());
 }

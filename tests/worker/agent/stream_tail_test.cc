@@ -96,9 +96,9 @@ TEST_F(StreamTailTest, BatchesAreBoundedInBytes) {
 }
 
 TEST_F(StreamTailTest, GivesGoodEventsBeforeItComplainsOfBadOnes) {
-  for (const std::string& garbage : {std::string(16, '\xff'),
-                                     std::string("\x02\x07\x07") + "rest of it",
-                                     std::string("\xff\xff\xff\x7f") + "far too long"}) {
+  for (const std::string& garbage :
+       {std::string(16, '\xff'), std::string("\x02\x07\x07") + "rest of it",
+        std::string("\xff\xff\xff\x7f") + "far too long"}) {
     std::filesystem::remove(path_);
     StreamTail tail(path_, v1::RANK_STREAM_EVENTS, 0);
     append(step_event(1) + garbage);

@@ -14,12 +14,14 @@ TEST(Utf8, KeepsWhatIsWellFormed) {
 }
 
 TEST(Utf8, ReplacesEachByteThatIsNot) {
-  EXPECT_EQ(to_valid_utf8("a\xFF" "b"), "a" + kReplacement + "b");
-  EXPECT_EQ(to_valid_utf8("\xC0\xAF"), kReplacement + kReplacement);              // overlong
-  EXPECT_EQ(to_valid_utf8("\xE0\x80\x80").size(), 3 * kReplacement.size());       // overlong
-  EXPECT_EQ(to_valid_utf8("\xED\xA0\x80").size(), 3 * kReplacement.size());       // surrogate
-  EXPECT_EQ(to_valid_utf8("\xF4\x90\x80\x80").size(), 4 * kReplacement.size());   // past U+10FFFF
-  EXPECT_EQ(to_valid_utf8("\xE2\x82"), kReplacement + kReplacement);              // cut short
+  EXPECT_EQ(to_valid_utf8("a\xFF"
+                          "b"),
+            "a" + kReplacement + "b");
+  EXPECT_EQ(to_valid_utf8("\xC0\xAF"), kReplacement + kReplacement);             // overlong
+  EXPECT_EQ(to_valid_utf8("\xE0\x80\x80").size(), 3 * kReplacement.size());      // overlong
+  EXPECT_EQ(to_valid_utf8("\xED\xA0\x80").size(), 3 * kReplacement.size());      // surrogate
+  EXPECT_EQ(to_valid_utf8("\xF4\x90\x80\x80").size(), 4 * kReplacement.size());  // past U+10FFFF
+  EXPECT_EQ(to_valid_utf8("\xE2\x82"), kReplacement + kReplacement);             // cut short
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ TEST(CheckpointFaults, KilledAtAnyMomentTheLatestIsComplete) {
     if (child == 0) save_for_ever(directory.path(), pipe[1]);
     char byte = 0;
     ASSERT_EQ(::read(pipe[0], &byte, 1), 1);
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));  // where the kill falls
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(random() % 20'000));  // where the kill falls
     ::kill(child, SIGKILL);
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
     ::close(pipe[0]);
@@ -57,13 +58,17 @@ TEST(CheckpointFaults, KilledAtAnyMomentTheLatestIsComplete) {
     const int step = load_checkpoint(latest->path, shards, *single).step();
     EXPECT_EQ(latest->path.filename(), "checkpoint-" + std::to_string(step));
     const auto expected = example_shards(0, 1, step);
-    for (size_t i = 0; i < shards.size(); ++i) ASSERT_TRUE(at::equal(shards[i].data, expected[i].data));
+    for (size_t i = 0; i < shards.size(); ++i)
+      ASSERT_TRUE(at::equal(shards[i].data, expected[i].data));
   }
-  for (const std::string& name : names_in(directory.path())) EXPECT_TRUE(name.starts_with("checkpoint-")) << name;
+  for (const std::string& name : names_in(directory.path()))
+    EXPECT_TRUE(name.starts_with("checkpoint-")) << name;
 }
 
 // Big enough not to fit where the limit below is.
-std::vector<FlatShard> large_shards() { return {{"unit/parameter", at::full({1 << 20}, 1.f), 1 << 20}}; }
+std::vector<FlatShard> large_shards() {
+  return {{"unit/parameter", at::full({1 << 20}, 1.f), 1 << 20}};
+}
 
 void expect_save_fails_on_all(const fs::path& directory, int error) {
   std::atomic<int> failed = 0;
@@ -74,7 +79,8 @@ void expect_save_fails_on_all(const fs::path& directory, int error) {
       save_checkpoint(directory, state_at(2), shards, 0, ranks);
     } catch (const std::system_error& thrown) {
       EXPECT_EQ(thrown.code().value(), error) << thrown.what();
-      EXPECT_THAT(thrown.what(), ::testing::HasSubstr(ranks.rank() == 1 ? "rank-00001.safetensors" : "on rank 1"));
+      EXPECT_THAT(thrown.what(),
+                  ::testing::HasSubstr(ranks.rank() == 1 ? "rank-00001.safetensors" : "on rank 1"));
       ++failed;
     }
   });
@@ -111,7 +117,8 @@ TEST(CheckpointFaults, AnUnwritableDirectoryIsNamed) {
   testing::write_file(directory.path() / "file", "");
   auto single = make_single_collectives();
   try {
-    save_checkpoint(directory.path() / "file" / "out", state_at(1), example_shards(0, 1, 1), 0, *single);
+    save_checkpoint(directory.path() / "file" / "out", state_at(1), example_shards(0, 1, 1), 0,
+                    *single);
     FAIL();
   } catch (const std::system_error& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("file/out"));

@@ -21,7 +21,8 @@ using testing::TempDir;
 
 void save(const fs::path& directory, int world_size, int step, int total_limit = 0) {
   run_ranks(Backend::kThreads, world_size, [&](Collectives& ranks) {
-    save_checkpoint(directory, state_at(step), example_shards(ranks.rank(), world_size, step), total_limit, ranks);
+    save_checkpoint(directory, state_at(step), example_shards(ranks.rank(), world_size, step),
+                    total_limit, ranks);
   });
 }
 
@@ -58,14 +59,16 @@ TEST(Checkpoint, LoadsAtAnyWorldSizeBitExactly) {
 TEST(Checkpoint, ReportsTheBytesOnDisk) {
   TempDir directory;
   run_ranks(Backend::kThreads, 3, [&](Collectives& ranks) {
-    const auto saved = save_checkpoint(directory.path(), state_at(1), example_shards(ranks.rank(), 3, 1), 0, ranks);
+    const auto saved = save_checkpoint(directory.path(), state_at(1),
+                                       example_shards(ranks.rank(), 3, 1), 0, ranks);
     int64_t bytes = 0;
-    for (const auto& file : fs::directory_iterator(saved.path)) bytes += static_cast<int64_t>(file.file_size());
+    for (const auto& file : fs::directory_iterator(saved.path))
+      bytes += static_cast<int64_t>(file.file_size());
     EXPECT_EQ(saved.bytes, bytes);
   });
   EXPECT_THAT(names_in(directory.path() / "checkpoint-1"),
-              ::testing::ElementsAre("rank-00000.safetensors", "rank-00001.safetensors", "rank-00002.safetensors",
-                                     "state.json"));
+              ::testing::ElementsAre("rank-00000.safetensors", "rank-00001.safetensors",
+                                     "rank-00002.safetensors", "state.json"));
 }
 
 TEST(Checkpoint, KeepsTheNewest) {
@@ -80,7 +83,8 @@ TEST(Checkpoint, OtherJobsAreLeftAlone) {
   save(directory.path(), 1, 50);
   auto single = make_single_collectives();
   for (int step : {10, 20, 30}) {
-    save_checkpoint(directory.path(), state_at(step, "job-2"), example_shards(0, 1, step), 1, *single);
+    save_checkpoint(directory.path(), state_at(step, "job-2"), example_shards(0, 1, step), 1,
+                    *single);
   }
   EXPECT_THAT(names_in(directory.path()), ::testing::ElementsAre("checkpoint-30", "checkpoint-50"));
   EXPECT_EQ(find_latest_checkpoint(directory.path(), "job-2")->path.filename(), "checkpoint-30");
@@ -138,7 +142,8 @@ TEST(Checkpoint, AnotherModelIsRefused) {
   shards[1].numel += 1;
   EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("the model has"));
   shards[0].name = "model.layers.77/parameter";
-  EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("it holds no model.layers.77/parameter"));
+  EXPECT_THAT(load_error(checkpoint, shards),
+              ::testing::HasSubstr("it holds no model.layers.77/parameter"));
 }
 
 TEST(Checkpoint, DamageIsReported) {
@@ -147,11 +152,13 @@ TEST(Checkpoint, DamageIsReported) {
   const fs::path checkpoint = directory.path() / "checkpoint-1";
   const auto shards = example_shards(0, 1, 1);
   fs::resize_file(checkpoint / "rank-00001.safetensors", 1000);
-  EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("rank-00001.safetensors: it is truncated"));
+  EXPECT_THAT(load_error(checkpoint, shards),
+              ::testing::HasSubstr("rank-00001.safetensors: it is truncated"));
   fs::remove(checkpoint / "rank-00001.safetensors");
   EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("No such file"));
   testing::write_file(checkpoint / "state.json", "{\"step\": \"x\"}");
-  EXPECT_THAT(load_error(checkpoint, shards), ::testing::HasSubstr("is not the state of a checkpoint"));
+  EXPECT_THAT(load_error(checkpoint, shards),
+              ::testing::HasSubstr("is not the state of a checkpoint"));
 }
 
 }  // namespace

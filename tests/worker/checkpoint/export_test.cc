@@ -26,7 +26,8 @@ class ExportTest : public ::testing::Test {
  protected:
   ExportTest() {
     fs::create_directory(source());
-    write_file(source() / "config.json", R"({"model_type": "llama", "torch_dtype": "float16", "z": 1, "a": 2})");
+    write_file(source() / "config.json",
+               R"({"model_type": "llama", "torch_dtype": "float16", "z": 1, "a": 2})");
     write_file(source() / "generation_config.json", "{}");
     write_file(source() / "tokenizer.json", "{\"version\": \"1.0\"}");
     write_file(source() / "secret.txt", "not to be copied");
@@ -41,9 +42,11 @@ class ExportTest : public ::testing::Test {
       for (const FlatShard& shard : example_shards(ranks.rank(), world_size, generation)) {
         shards.push_back(shard.data);
       }
-      const int64_t bytes = export_hugging_face(final(), source(), source(), example_layouts(world_size), shards,
-                                                dtype, max_file_bytes, ranks);
-      EXPECT_EQ(bytes, (50 * 24 + 24 + 31 * 24 + 3) * static_cast<int64_t>(c10::elementSize(dtype)));
+      const int64_t bytes =
+          export_hugging_face(final(), source(), source(), example_layouts(world_size), shards,
+                              dtype, max_file_bytes, ranks);
+      EXPECT_EQ(bytes,
+                (50 * 24 + 24 + 31 * 24 + 3) * static_cast<int64_t>(c10::elementSize(dtype)));
     });
   }
 
@@ -63,7 +66,8 @@ void expect_weights(const fs::path& directory, at::ScalarType dtype, int generat
       files.read(entry.name, 0, read);
       at::Tensor expected = at::empty({entry.numel}, at::kFloat);
       for (int64_t i = 0; i < entry.numel; ++i) {
-        expected.data_ptr<float>()[i] = testing::element(static_cast<int>(vector), entry.offset + i, generation);
+        expected.data_ptr<float>()[i] =
+            testing::element(static_cast<int>(vector), entry.offset + i, generation);
       }
       EXPECT_TRUE(at::equal(read, expected.to(dtype))) << entry.name;
       ++count;
@@ -86,8 +90,8 @@ TEST_F(ExportTest, IsTheSameFileFromAnyWorldSize) {
 TEST_F(ExportTest, CopiesWhatBelongsToTheModelAndSetsTheDtype) {
   write(2, at::kBFloat16, int64_t{5} << 30);
   expect_weights(final(), at::kBFloat16, 0);
-  EXPECT_THAT(names_in(final()), ::testing::ElementsAre("config.json", "generation_config.json", "model.safetensors",
-                                                        "tokenizer.json"));
+  EXPECT_THAT(names_in(final()), ::testing::ElementsAre("config.json", "generation_config.json",
+                                                        "model.safetensors", "tokenizer.json"));
   EXPECT_EQ(nlohmann::ordered_json::parse(contents(final() / "config.json")).dump(),
             R"({"model_type":"llama","z":1,"a":2,"dtype":"bfloat16"})");
   EXPECT_EQ(contents(final() / "tokenizer.json"), contents(source() / "tokenizer.json"));
@@ -97,8 +101,9 @@ TEST_F(ExportTest, SplitsIntoFilesWithAnIndex) {
   write(3, at::kHalf, 1500);
   expect_weights(final(), at::kHalf, 0);
   EXPECT_THAT(names_in(final()),
-              ::testing::IsSupersetOf({"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
-                                       "model-00003-of-00003.safetensors", "model.safetensors.index.json"}));
+              ::testing::IsSupersetOf(
+                  {"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                   "model-00003-of-00003.safetensors", "model.safetensors.index.json"}));
   const auto index = nlohmann::json::parse(contents(final() / "model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_size"], 3942);
   EXPECT_EQ(index["weight_map"]["model.layers.0.q.weight"], "model-00003-of-00003.safetensors");
@@ -134,8 +139,9 @@ with safe_open(sys.argv[1], framework="pt") as file:
     import torch
     assert torch.equal(q.flatten(), (100_000 + 32 + torch.arange(31 * 24, dtype=torch.float32)).to(torch.bfloat16))
 )");
-  const std::string command = std::string(TESSERA_TEST_PYTHON) + " " + (directory_.path() / "check.py").string() +
-                              " " + (final() / "model.safetensors").string();
+  const std::string command = std::string(TESSERA_TEST_PYTHON) + " " +
+                              (directory_.path() / "check.py").string() + " " +
+                              (final() / "model.safetensors").string();
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 

@@ -33,10 +33,12 @@ class TempDir {
 };
 
 inline std::vector<FlatLayout> example_layouts(int world_size) {
-  return {make_flat_layout("embed", {{"model.embed_tokens.weight", {50, 24}}}, world_size),
-          make_flat_layout("block", {{"model.layers.0.norm.weight", {24}}, {"model.layers.0.q.weight", {31, 24}}},
-                           world_size),
-          make_flat_layout("tail", {{"model.norm.weight", {3}}}, world_size)};
+  return {
+      make_flat_layout("embed", {{"model.embed_tokens.weight", {50, 24}}}, world_size),
+      make_flat_layout(
+          "block", {{"model.layers.0.norm.weight", {24}}, {"model.layers.0.q.weight", {31, 24}}},
+          world_size),
+      make_flat_layout("tail", {{"model.norm.weight", {3}}}, world_size)};
 }
 
 // Differs in every element, vector and generation; exact in float32.

@@ -4,6 +4,7 @@
 
 Needs `tokenizers`. Prints the first strings on which ids, offsets or decoded text differ; exit status 1 then.
 """
+
 import argparse
 import json
 import random
@@ -58,7 +59,9 @@ def random_text(rng, words):
             parts.append(assigned(rng))
         else:
             alphabet = rng.choice(ALPHABETS)
-            parts.append("".join(rng.choice(alphabet) for _ in range(rng.choice([1, 1, 2, 3, 6, 12]))))
+            parts.append(
+                "".join(rng.choice(alphabet) for _ in range(rng.choice([1, 1, 2, 3, 6, 12])))
+            )
     return "".join(parts)
 
 
@@ -72,14 +75,26 @@ def main():
 
     tokenizer = Tokenizer.from_file(str(options.tokenizer / "tokenizer.json"))
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    words = added + ["the", "The", " and", "return", "  def f(x):\n", "http://", "3.14", "naïve", "e\u0301"]
+    words = added + [
+        "the",
+        "The",
+        " and",
+        "return",
+        "  def f(x):\n",
+        "http://",
+        "3.14",
+        "naïve",
+        "e\u0301",
+    ]
     rng = random.Random(options.seed)
     texts = [random_text(rng, words) for _ in range(options.count)]
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         for text in texts:
             file.write(json.dumps({"text": text}) + "\n")
         file.flush()
-        run = subprocess.run([options.dump, str(options.tokenizer), file.name], stdout=subprocess.PIPE, check=True)
+        run = subprocess.run(
+            [options.dump, str(options.tokenizer), file.name], stdout=subprocess.PIPE, check=True
+        )
     ours = [json.loads(line) for line in run.stdout.splitlines()]
     differences = 0
     for text, mine in zip(texts, ours, strict=True):
@@ -93,7 +108,11 @@ def main():
         if mine != theirs:
             differences += 1
             if differences <= 10:
-                what = [n for n, a, b in zip(("ids", "offsets", "decoded", "skipped"), mine, theirs) if a != b]
+                what = [
+                    n
+                    for n, a, b in zip(("ids", "offsets", "decoded", "skipped"), mine, theirs)
+                    if a != b
+                ]
                 print(ascii(text), what, mine[:2], theirs[:2], sep="\n  ")
     print(f"{len(texts)} strings, {differences} differ")
     sys.exit(differences > 0)

@@ -5,13 +5,24 @@ makes of strings with them, packing plans of TRL, and permutations of torch. Run
 
 Needs tokenizers 0.23, trl 1.16, datasets 5 and torch 2.13. The tests need none of them.
 """
+
 import json
 import random
 from pathlib import Path
 
 import torch
 from datasets import Dataset
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from trl.data_utils import pack_dataset
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -33,12 +44,8 @@ CORPUS = [
 ]
 TRAINING = CORPUS * 4
 
-QWEN_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-CL100K_PATTERN = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
-)
+QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+CL100K_PATTERN = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 
 
 def trained(vocab_size, split):
@@ -49,7 +56,9 @@ def trained(vocab_size, split):
         split + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not split)]
     )
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=vocab_size,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(TRAINING, trainer)
     tokenizer.decoder = decoders.ByteLevel()
@@ -60,7 +69,9 @@ def qwen():
     """NFC, the pattern of Qwen2, special tokens."""
     tokenizer = trained(600, [pre_tokenizers.Split(Regex(QWEN_PATTERN), "isolated")])
     tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tokenizer.post_processor = processors.ByteLevel(
+        add_prefix_space=False, trim_offsets=False, use_regex=False
+    )
     return tokenizer, {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 
 
@@ -70,8 +81,12 @@ def gpt2():
     tokenizer.normalizer = None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.add_tokens([AddedToken("<mask>", lstrip=True), AddedToken("<tail>", rstrip=True), "ranks"])
-    tokenizer.add_tokens([AddedToken("shard", single_word=True), AddedToken("<mask><tail>", normalized=False)])
+    tokenizer.add_tokens(
+        [AddedToken("<mask>", lstrip=True), AddedToken("<tail>", rstrip=True), "ranks"]
+    )
+    tokenizer.add_tokens(
+        [AddedToken("shard", single_word=True), AddedToken("<mask><tail>", normalized=False)]
+    )
     tokenizer.post_processor = processors.ByteLevel(add_prefix_space=True, trim_offsets=True)
     return tokenizer, {"eos_token": {"content": "<|endoftext|>", "lstrip": False}}
 
@@ -92,7 +107,9 @@ def llama3():
         [
             processors.ByteLevel(trim_offsets=True, add_prefix_space=False),
             processors.TemplateProcessing(
-                single="<|begin_of_text|> $A", pair=None, special_tokens=[("<|begin_of_text|>", begin)]
+                single="<|begin_of_text|> $A",
+                pair=None,
+                special_tokens=[("<|begin_of_text|>", begin)],
             ),
         ]
     )
@@ -118,25 +135,139 @@ def splits():
 
 
 EDGES = [
-    "", " ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", " \n", "\n ", "a", " a", "a ", "  a  ", "\u00a0", "\u3000x\u2003y\u0085z\u180ew",
-    "'s", "'S", "it's IT'S It'\u017f", "don't can't WON'T", "we'll we'LL we'Ll", "1", "12", "123", "1234567890", "3.14159", "\u0664\u00b2\u00bd\u2163",
-    "e\u0301", "\u00e9", "cafe\u0301 caf\u00e9 cafe", "A\u030a\u212b\u00c5", "q\u0323\u0307 q\u0307\u0323", "\u1100\u1161\u11a8 \uac00\u11a8", "\u0958\u0928\u093c",
-    "\u0344\u0f73", "\u2126\u2f81a", "\ud55c\uae00", "\u6f22\u5b57\u4eee\u540d", "\u05d0\u05d1 \u0627\u0644", "\u200f\u202bx\u202c", "\U0001f44d\U0001f3fd", "\U0001f469\u200d\U0001f467",
-    "\U0001f1e9\U0001f1ea", "\u24b6\U0001f130", "\x00\x01\x7f", "\ufeffx", "\ufffd\uffff\U0010ffff", "\u0378\ue000", "<|im_start|>user\nhi<|im_end|>\n",
-    "<|im_start|><|im_end|>", "<|im_", "<|endoftext|>", "x<|endoftext|>y", "<|endoftext|> <|endoftext|>", "a <mask> b", "a<mask>b", "  <mask>  ", "<mask><mask>",
-    "a <tail>  b", "<tail>\n\n<mask>", "<mask><tail>", "<mask><tai", "ranks", "franks", "shard", "shards", "a shard.", "shard\u0301", "reshard shard_ (shard)", "<|begin_of_text|>x<|eot_id|>",
-    "caf\u00e9s", "it is ungatherable here", " ungatherable", "ungatherable", "a-b--c", "a,b;;c,", "(a)[b](", "x==y+++z**", "deadbeef 0x1F zz", "--", ",,,", "((", "== =",
-    "a" * 60, "ab" * 60, " " * 70 + "x", "the" * 40, "\n" * 20, "=" * 90, "\u6f22" * 30,
+    "",
+    " ",
+    "  ",
+    "   ",
+    "\n",
+    "\n\n",
+    "\t",
+    "\r\n",
+    " \n",
+    "\n ",
+    "a",
+    " a",
+    "a ",
+    "  a  ",
+    "\u00a0",
+    "\u3000x\u2003y\u0085z\u180ew",
+    "'s",
+    "'S",
+    "it's IT'S It'\u017f",
+    "don't can't WON'T",
+    "we'll we'LL we'Ll",
+    "1",
+    "12",
+    "123",
+    "1234567890",
+    "3.14159",
+    "\u0664\u00b2\u00bd\u2163",
+    "e\u0301",
+    "\u00e9",
+    "cafe\u0301 caf\u00e9 cafe",
+    "A\u030a\u212b\u00c5",
+    "q\u0323\u0307 q\u0307\u0323",
+    "\u1100\u1161\u11a8 \uac00\u11a8",
+    "\u0958\u0928\u093c",
+    "\u0344\u0f73",
+    "\u2126\u2f81a",
+    "\ud55c\uae00",
+    "\u6f22\u5b57\u4eee\u540d",
+    "\u05d0\u05d1 \u0627\u0644",
+    "\u200f\u202bx\u202c",
+    "\U0001f44d\U0001f3fd",
+    "\U0001f469\u200d\U0001f467",
+    "\U0001f1e9\U0001f1ea",
+    "\u24b6\U0001f130",
+    "\x00\x01\x7f",
+    "\ufeffx",
+    "\ufffd\uffff\U0010ffff",
+    "\u0378\ue000",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "<|im_start|><|im_end|>",
+    "<|im_",
+    "<|endoftext|>",
+    "x<|endoftext|>y",
+    "<|endoftext|> <|endoftext|>",
+    "a <mask> b",
+    "a<mask>b",
+    "  <mask>  ",
+    "<mask><mask>",
+    "a <tail>  b",
+    "<tail>\n\n<mask>",
+    "<mask><tail>",
+    "<mask><tai",
+    "ranks",
+    "franks",
+    "shard",
+    "shards",
+    "a shard.",
+    "shard\u0301",
+    "reshard shard_ (shard)",
+    "<|begin_of_text|>x<|eot_id|>",
+    "caf\u00e9s",
+    "it is ungatherable here",
+    " ungatherable",
+    "ungatherable",
+    "a-b--c",
+    "a,b;;c,",
+    "(a)[b](",
+    "x==y+++z**",
+    "deadbeef 0x1F zz",
+    "--",
+    ",,,",
+    "((",
+    "== =",
+    "a" * 60,
+    "ab" * 60,
+    " " * 70 + "x",
+    "the" * 40,
+    "\n" * 20,
+    "=" * 90,
+    "\u6f22" * 30,
 ]
 PIECES = [
-    "the", " river", "\n", "  ", "\t", " rank", "shard", " 42", "7", "'ll", "'T", " \u00e9t\u00e9", "e\u0301", "\u6f22", " \u0441\u043e\u043b\u043d\u0446\u0435", "\U0001f600", "\u0e2a\u0e33", ".",
-    ", ", "!?", " {", "}\r\n", "__init__", "http://a.b/c?d=e", "\u00a0", "\u200d", "\u0301", "X", "Y", "Z", "<mask>", "<|im_end|>", "\u05e9\u05c1",
+    "the",
+    " river",
+    "\n",
+    "  ",
+    "\t",
+    " rank",
+    "shard",
+    " 42",
+    "7",
+    "'ll",
+    "'T",
+    " \u00e9t\u00e9",
+    "e\u0301",
+    "\u6f22",
+    " \u0441\u043e\u043b\u043d\u0446\u0435",
+    "\U0001f600",
+    "\u0e2a\u0e33",
+    ".",
+    ", ",
+    "!?",
+    " {",
+    "}\r\n",
+    "__init__",
+    "http://a.b/c?d=e",
+    "\u00a0",
+    "\u200d",
+    "\u0301",
+    "X",
+    "Y",
+    "Z",
+    "<mask>",
+    "<|im_end|>",
+    "\u05e9\u05c1",
 ]
 
 
 def strings():
     rng = random.Random(7)
-    texts = list(EDGES) + [line for text in CORPUS for line in (text, text[: len(text) // 2].upper())]
+    texts = list(EDGES) + [
+        line for text in CORPUS for line in (text, text[: len(text) // 2].upper())
+    ]
     while len(texts) < 320:
         texts.append("".join(rng.choice(PIECES) for _ in range(rng.choice([2, 3, 4, 6, 9]))))
     return texts
@@ -201,11 +332,23 @@ def plan(lengths, max_length, strategy):
 def packing():
     rng = random.Random(11)
     cases = []
-    for count, longest, max_length in [(1, 5, 8), (40, 30, 16), (60, 64, 64), (50, 12, 100), (30, 9, 1), (1150, 40, 33)]:
+    for count, longest, max_length in [
+        (1, 5, 8),
+        (40, 30, 16),
+        (60, 64, 64),
+        (50, 12, 100),
+        (30, 9, 1),
+        (1150, 40, 33),
+    ]:
         lengths = [rng.randint(0 if i % 7 == 3 else 1, longest) for i in range(count)]
         for strategy in ("bfd", "bfd_split", "wrapped"):
             cases.append(
-                {"lengths": lengths, "max_length": max_length, "strategy": strategy, "rows": plan(lengths, max_length, strategy)}
+                {
+                    "lengths": lengths,
+                    "max_length": max_length,
+                    "strategy": strategy,
+                    "rows": plan(lengths, max_length, strategy),
+                }
             )
     return cases
 

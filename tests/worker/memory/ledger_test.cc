@@ -39,8 +39,10 @@ TEST(Ledger, ChargesExactBytesToTheInnermostScope) {
   }
   at::Tensor c = bytes(10);
   const auto now = ledger.snapshot();
-  EXPECT_EQ(of(now.current_by_owner, Owner::kParameters), of(before.current_by_owner, Owner::kParameters) + 1011);
-  EXPECT_EQ(of(now.current_by_owner, Owner::kOptimizer), of(before.current_by_owner, Owner::kOptimizer));
+  EXPECT_EQ(of(now.current_by_owner, Owner::kParameters),
+            of(before.current_by_owner, Owner::kParameters) + 1011);
+  EXPECT_EQ(of(now.current_by_owner, Owner::kOptimizer),
+            of(before.current_by_owner, Owner::kOptimizer));
   EXPECT_EQ(now.current_bytes, before.current_bytes + 1011);
 }
 
@@ -63,8 +65,10 @@ TEST(Ledger, ScopesAreOfOneThread) {
   OwnerScope scope(Owner::kData);
   at::Tensor tensor;
   std::thread([&] { tensor = bytes(64); }).join();
-  EXPECT_EQ(of(ledger.snapshot().current_by_owner, Owner::kData), of(before.current_by_owner, Owner::kData));
-  EXPECT_EQ(of(ledger.snapshot().current_by_owner, Owner::kOther), of(before.current_by_owner, Owner::kOther) + 64);
+  EXPECT_EQ(of(ledger.snapshot().current_by_owner, Owner::kData),
+            of(before.current_by_owner, Owner::kData));
+  EXPECT_EQ(of(ledger.snapshot().current_by_owner, Owner::kOther),
+            of(before.current_by_owner, Owner::kOther) + 64);
 }
 
 TEST(Ledger, SplitsThePeakAsItWas) {
@@ -82,9 +86,12 @@ TEST(Ledger, SplitsThePeakAsItWas) {
   }
   const auto now = ledger.snapshot();
   EXPECT_EQ(now.peak_bytes, before.current_bytes + 5000);
-  EXPECT_EQ(of(now.at_peak_by_owner, Owner::kActivations), of(before.current_by_owner, Owner::kActivations) + 4000);
-  EXPECT_EQ(of(now.at_peak_by_owner, Owner::kGradients), of(before.current_by_owner, Owner::kGradients));
-  EXPECT_EQ(of(now.peak_by_owner, Owner::kGradients), of(before.current_by_owner, Owner::kGradients) + 3000);
+  EXPECT_EQ(of(now.at_peak_by_owner, Owner::kActivations),
+            of(before.current_by_owner, Owner::kActivations) + 4000);
+  EXPECT_EQ(of(now.at_peak_by_owner, Owner::kGradients),
+            of(before.current_by_owner, Owner::kGradients));
+  EXPECT_EQ(of(now.peak_by_owner, Owner::kGradients),
+            of(before.current_by_owner, Owner::kGradients) + 3000);
   EXPECT_EQ(total(now.at_peak_by_owner), now.peak_bytes);
   ledger.reset_peak();
   EXPECT_EQ(ledger.snapshot().peak_bytes, before.current_bytes);
@@ -140,7 +147,8 @@ TEST(Ledger, AnAllocationThatCannotBeSaysWhoAsked) {
     bytes(int64_t{1} << 60);
     FAIL();
   } catch (const MemoryError& error) {
-    EXPECT_NE(std::string(error.what()).find("1152921504606846976 bytes for gradients"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("1152921504606846976 bytes for gradients"),
+              std::string::npos)
         << error.what();
   }
   EXPECT_EQ(ledger.snapshot().current_bytes, before.current_bytes);
@@ -148,8 +156,8 @@ TEST(Ledger, AnAllocationThatCannotBeSaysWhoAsked) {
 
 TEST(Ledger, InstallsOnce) { EXPECT_EQ(&MemoryLedger::install(), &ledger); }
 
-// Reuse of freed blocks must not make the process larger than the ledger says: a training step's pattern of
-// sizes, over and over.
+// Reuse of freed blocks must not make the process larger than the ledger says: a training step's
+// pattern of sizes, over and over.
 TEST(ProcessMemory, GrowsAsTheLedgerDoes) {
   constexpr int64_t kSlack = 24 << 20;
   ledger.reset_peak();

@@ -19,7 +19,8 @@ namespace {
 Documents documents_of(const std::vector<int64_t>& lengths) {
   Documents documents;
   documents.cu_seqlens = {0};
-  for (const int64_t length : lengths) documents.cu_seqlens.push_back(documents.cu_seqlens.back() + length);
+  for (const int64_t length : lengths)
+    documents.cu_seqlens.push_back(documents.cu_seqlens.back() + length);
   return documents;
 }
 
@@ -53,17 +54,20 @@ TEST_P(Attention, EqualsTheDefinitionForwardAndBackward) {
   const Documents documents = documents_of(c.lengths);
   const int64_t tokens = documents.cu_seqlens.back();
   const auto make = [&](int64_t heads) { return at::randn({tokens, heads, c.head_dim}); };
-  const at::Tensor q = make(c.heads), k = make(c.kv_heads), v = make(c.kv_heads), upstream = make(c.heads);
+  const at::Tensor q = make(c.heads), k = make(c.kv_heads), v = make(c.kv_heads),
+                   upstream = make(c.heads);
   const auto run = [&](const auto& attention) {
     std::vector<at::Tensor> leaves;
     for (const at::Tensor& x : {q, k, v}) leaves.push_back(x.detach().clone().requires_grad_(true));
     const at::Tensor out = attention(leaves[0], leaves[1], leaves[2], documents);
     torch::autograd::backward({out}, {upstream});
-    return std::vector<at::Tensor>{out.detach(), leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
+    return std::vector<at::Tensor>{out.detach(), leaves[0].grad(), leaves[1].grad(),
+                                   leaves[2].grad()};
   };
   const auto ours = run(attend), plain = run(plain_attention);
   for (size_t i = 0; i < ours.size(); ++i) {
-    EXPECT_TRUE(at::allclose(ours[i], plain[i], 1e-4, 1e-5)) << i << (ours[i] - plain[i]).abs().max();
+    EXPECT_TRUE(at::allclose(ours[i], plain[i], 1e-4, 1e-5))
+        << i << (ours[i] - plain[i]).abs().max();
   }
 }
 

@@ -22,7 +22,8 @@ using Fn = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 // Output and input gradients of `fn` under a fixed upstream gradient.
 std::vector<at::Tensor> run(const Fn& fn, const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> leaves;
-  for (const at::Tensor& input : inputs) leaves.push_back(input.detach().clone().requires_grad_(true));
+  for (const at::Tensor& input : inputs)
+    leaves.push_back(input.detach().clone().requires_grad_(true));
   const at::Tensor out = fn(leaves);
   const at::Tensor upstream = at::arange(out.numel(), out.options()).sin().view(out.sizes());
   torch::autograd::backward({out}, {upstream});
@@ -34,7 +35,8 @@ std::vector<at::Tensor> run(const Fn& fn, const std::vector<at::Tensor>& inputs)
 void expect_same(const Fn& ours, const Fn& plain, const std::vector<at::Tensor>& inputs) {
   const auto a = run(ours, inputs), b = run(plain, inputs);
   for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_TRUE(at::allclose(a[i], b[i], 1e-5, 1e-6)) << "result " << i << "\n" << (a[i] - b[i]).abs().max();
+    EXPECT_TRUE(at::allclose(a[i], b[i], 1e-5, 1e-6)) << "result " << i << "\n"
+                                                      << (a[i] - b[i]).abs().max();
   }
 }
 
@@ -56,7 +58,8 @@ TEST(Functions, RmsNormOnHeadsSumsTheWeightGradientOverTokensAndHeads) {
 
 TEST(Functions, SwiGlu) {
   expect_same([](const auto& in) { return swiglu(in[0], in[1]); },
-              [](const auto& in) { return at::silu(in[0]) * in[1]; }, {at::randn({6, 10}), at::randn({6, 10})});
+              [](const auto& in) { return at::silu(in[0]) * in[1]; },
+              {at::randn({6, 10}), at::randn({6, 10})});
 }
 
 TEST(Functions, RotateTurnsPairsOfHalves) {
@@ -66,7 +69,8 @@ TEST(Functions, RotateTurnsPairsOfHalves) {
               [&](const auto& in) {
                 const at::Tensor full_cos = at::cat({cos, cos}, -1).unsqueeze(1);
                 const at::Tensor full_sin = at::cat({sin, sin}, -1).unsqueeze(1);
-                const at::Tensor half = at::cat({-in[0].narrow(-1, 3, 3), in[0].narrow(-1, 0, 3)}, -1);
+                const at::Tensor half =
+                    at::cat({-in[0].narrow(-1, 3, 3), in[0].narrow(-1, 0, 3)}, -1);
                 return in[0] * full_cos + half * full_sin;
               },
               {at::randn({4, 2, 6})});

@@ -41,7 +41,8 @@ Result run(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&
 class FusedHead : public testing::TestWithParam<int64_t> {};
 
 TEST_P(FusedHead, EqualsTheWholeLogits) {
-  const at::Tensor hidden = at::randn({23, 8}), weight = at::randn({41, 8}), upstream = at::randn({23});
+  const at::Tensor hidden = at::randn({23, 8}), weight = at::randn({41, 8}),
+                   upstream = at::randn({23});
   at::Tensor labels = at::randint(0, 41, {23}, at::kLong);
   for (const int64_t ignored : {0, 5, 6, 22}) labels.select(0, ignored).fill_(kIgnoredLabel);
   const Result ours = run(hidden, weight, labels, upstream, GetParam());

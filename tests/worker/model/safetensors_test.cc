@@ -71,7 +71,8 @@ std::string bytes_of(std::initializer_list<T> values) {
 constexpr char kTwo[] = R"({"__metadata__": {"format": "pt"},
   "b": {"dtype": "BF16", "shape": [2], "data_offsets": [24, 28]},
   "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}})";
-const std::string kTwoData = bytes_of<float>({1, 2, 3, 4, 5, 0.1f}) + bytes_of<uint16_t>({0x3f80, 0xc000});
+const std::string kTwoData =
+    bytes_of<float>({1, 2, 3, 4, 5, 0.1f}) + bytes_of<uint16_t>({0x3f80, 0xc000});
 
 TEST_F(SafetensorsTest, ReadsSlicesAndConverts) {
   write("model.safetensors", file_of(kTwo, kTwoData));
@@ -107,7 +108,8 @@ TEST_F(SafetensorsTest, ConvertsMoreThanItsBufferHolds) {
   }
   // A header of odd length: nothing is aligned.
   write("model.safetensors",
-        file_of(R"({"w": {"dtype": "F32", "shape": [1500000], "data_offsets": [0, 6000000]}}     )", data));
+        file_of(R"({"w": {"dtype": "F32", "shape": [1500000], "data_offsets": [0, 6000000]}}     )",
+                data));
   const WeightFiles files = WeightFiles::open(directory_);
   at::Tensor out = at::empty({kNumel - 3}, at::kBFloat16);
   files.read("w", 3, out);
@@ -115,13 +117,14 @@ TEST_F(SafetensorsTest, ConvertsMoreThanItsBufferHolds) {
 }
 
 TEST_F(SafetensorsTest, ReadsWhatItLaysOut) {
-  const auto layout = lay_out_safetensors({{"x", {at::kFloat, {3}, 3}}, {"empty", {at::kHalf, {0, 4}, 0}},
-                                           {"y", {at::kLong, {}, 1}}});
+  const auto layout = lay_out_safetensors(
+      {{"x", {at::kFloat, {3}, 3}}, {"empty", {at::kHalf, {0, 4}, 0}}, {"y", {at::kLong, {}, 1}}});
   EXPECT_EQ(layout.prefix.size() % 64, 0u);
   ASSERT_EQ(layout.offsets.size(), 3u);
   EXPECT_EQ(layout.offsets[0], static_cast<int64_t>(layout.prefix.size()));
   write("model.safetensors", layout.prefix + bytes_of<float>({7, 8, 9}) + bytes_of<int64_t>({-5}));
-  EXPECT_EQ(static_cast<int64_t>(fs::file_size(directory_ / "model.safetensors")), layout.file_bytes);
+  EXPECT_EQ(static_cast<int64_t>(fs::file_size(directory_ / "model.safetensors")),
+            layout.file_bytes);
   const WeightFiles files = WeightFiles::open(directory_);
   at::Tensor y = at::empty({}, at::kLong);
   files.read("y", 0, y);
@@ -139,7 +142,8 @@ TEST_F(SafetensorsTest, AFileThatShrinksIsAnErrorAndNotASignal) {
 TEST_F(SafetensorsTest, TruncationIsSeenWhereverItFalls) {
   const std::string whole = file_of(kTwo, kTwoData);
   for (size_t size = 0; size < whole.size(); ++size) {
-    ASSERT_THAT(refusal_of(whole.substr(0, size)), HasSubstr("model.safetensors: it is truncated")) << size;
+    ASSERT_THAT(refusal_of(whole.substr(0, size)), HasSubstr("model.safetensors: it is truncated"))
+        << size;
   }
   EXPECT_EQ(refusal_of(whole), "accepted");
 }
@@ -163,7 +167,9 @@ struct Hostile {
   const char* reason;
 };
 
-std::string tensor(const std::string& body) { return file_of("{\"w\": " + body + "}", std::string(16, 'x')); }
+std::string tensor(const std::string& body) {
+  return file_of("{\"w\": " + body + "}", std::string(16, 'x'));
+}
 
 TEST_F(SafetensorsTest, HostileHeadersAreRefusedWithAReason) {
   const Hostile cases[] = {
@@ -181,23 +187,35 @@ TEST_F(SafetensorsTest, HostileHeadersAreRefusedWithAReason) {
       {"tensor is a number", tensor("7"), "is not an object"},
       {"tensor is a list", tensor("[1]"), "is not an object"},
       {"no dtype", tensor(R"({"shape": [4], "data_offsets": [0, 16]})"), "no valid 'dtype'"},
-      {"unknown dtype", tensor(R"({"dtype": "F33", "shape": [4], "data_offsets": [0, 16]})"), "unknown dtype 'F33'"},
+      {"unknown dtype", tensor(R"({"dtype": "F33", "shape": [4], "data_offsets": [0, 16]})"),
+       "unknown dtype 'F33'"},
       {"no shape", tensor(R"({"dtype": "F32", "data_offsets": [0, 16]})"), "no valid 'shape'"},
-      {"negative extent", tensor(R"({"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]})"), "list of sizes"},
-      {"fractional extent", tensor(R"({"dtype": "F32", "shape": [4.0], "data_offsets": [0, 16]})"), "list of sizes"},
-      {"overflowing shape",
-       tensor(R"({"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 16]})"), "too large"},
-      {"overflowing bytes",
-       tensor(R"({"dtype": "F32", "shape": [4611686018427387904], "data_offsets": [0, 0]})"), "do not match"},
-      {"one offset", tensor(R"({"dtype": "F32", "shape": [4], "data_offsets": [0]})"), "no valid 'data_offsets'"},
-      {"offsets reversed", tensor(R"({"dtype": "F32", "shape": [4], "data_offsets": [16, 0]})"), "do not match"},
-      {"offset past int64",
-       tensor(R"({"dtype": "F32", "shape": [4], "data_offsets": [18446744073709551600, 18446744073709551615]})"),
+      {"negative extent", tensor(R"({"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]})"),
        "list of sizes"},
-      {"too few bytes", tensor(R"({"dtype": "F32", "shape": [4], "data_offsets": [0, 12]})"), "do not match"},
-      {"offsets past the file", tensor(R"({"dtype": "F32", "shape": [8], "data_offsets": [0, 32]})"), "truncated"},
-      {"gap at the front", tensor(R"({"dtype": "F32", "shape": [3], "data_offsets": [4, 16]})"), "gap before"},
-      {"bytes left over", tensor(R"({"dtype": "F32", "shape": [3], "data_offsets": [0, 12]})"), "after its last"},
+      {"fractional extent", tensor(R"({"dtype": "F32", "shape": [4.0], "data_offsets": [0, 16]})"),
+       "list of sizes"},
+      {"overflowing shape",
+       tensor(R"({"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 16]})"),
+       "too large"},
+      {"overflowing bytes",
+       tensor(R"({"dtype": "F32", "shape": [4611686018427387904], "data_offsets": [0, 0]})"),
+       "do not match"},
+      {"one offset", tensor(R"({"dtype": "F32", "shape": [4], "data_offsets": [0]})"),
+       "no valid 'data_offsets'"},
+      {"offsets reversed", tensor(R"({"dtype": "F32", "shape": [4], "data_offsets": [16, 0]})"),
+       "do not match"},
+      {"offset past int64",
+       tensor(
+           R"({"dtype": "F32", "shape": [4], "data_offsets": [18446744073709551600, 18446744073709551615]})"),
+       "list of sizes"},
+      {"too few bytes", tensor(R"({"dtype": "F32", "shape": [4], "data_offsets": [0, 12]})"),
+       "do not match"},
+      {"offsets past the file",
+       tensor(R"({"dtype": "F32", "shape": [8], "data_offsets": [0, 32]})"), "truncated"},
+      {"gap at the front", tensor(R"({"dtype": "F32", "shape": [3], "data_offsets": [4, 16]})"),
+       "gap before"},
+      {"bytes left over", tensor(R"({"dtype": "F32", "shape": [3], "data_offsets": [0, 12]})"),
+       "after its last"},
       {"overlap",
        file_of(R"({"a": {"dtype": "U8", "shape": [9], "data_offsets": [0, 9]},
                    "b": {"dtype": "U8", "shape": [8], "data_offsets": [8, 16]}})",
@@ -223,7 +241,8 @@ TEST_F(SafetensorsTest, HostileHeadersAreRefusedWithAReason) {
 }
 
 TEST_F(SafetensorsTest, WhatIsNotAFileIsRefused) {
-  EXPECT_THAT(refusal(), HasSubstr("holds neither model.safetensors nor model.safetensors.index.json"));
+  EXPECT_THAT(refusal(),
+              HasSubstr("holds neither model.safetensors nor model.safetensors.index.json"));
   fs::create_directory(directory_ / "model.safetensors");
   EXPECT_THAT(refusal(), HasSubstr("not a regular file"));
   fs::remove(directory_ / "model.safetensors");
@@ -259,7 +278,8 @@ TEST_F(SafetensorsTest, ASnapshotOfTheHuggingFaceCacheMayLinkToItsBlobs) {
 
 TEST_F(SafetensorsTest, AnIndexNamesTheFiles) {
   const auto one = [](const std::string& name) {
-    return file_of("{\"" + name + R"(": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", bytes_of<float>({3}));
+    return file_of("{\"" + name + R"(": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})",
+                   bytes_of<float>({3}));
   };
   write("one.safetensors", one("a"));
   write("two.safetensors", one("b"));
@@ -274,9 +294,13 @@ TEST_F(SafetensorsTest, AnIndexNamesTheFiles) {
 
   EXPECT_THAT(index(R"({"a": "one.safetensors", "b": "three.safetensors"})"),
               HasSubstr("three.safetensors: No such file"));
-  EXPECT_THAT(index(R"({"a": "one.safetensors", "c": "two.safetensors"})"), HasSubstr("it lacks the tensor 'c'"));
-  for (const char* name : {"../one.safetensors", "/etc/passwd", "", ".", "..", "sub/one.safetensors"}) {
-    EXPECT_THAT(index("{\"a\": \"" + std::string(name) + "\"}"), HasSubstr("not the name of a file")) << name;
+  EXPECT_THAT(index(R"({"a": "one.safetensors", "c": "two.safetensors"})"),
+              HasSubstr("it lacks the tensor 'c'"));
+  for (const char* name :
+       {"../one.safetensors", "/etc/passwd", "", ".", "..", "sub/one.safetensors"}) {
+    EXPECT_THAT(index("{\"a\": \"" + std::string(name) + "\"}"),
+                HasSubstr("not the name of a file"))
+        << name;
   }
   EXPECT_THAT(index(R"({"a": 7})"), HasSubstr("is not a string"));
   EXPECT_THAT(index("{}"), HasSubstr("is empty"));
@@ -284,7 +308,8 @@ TEST_F(SafetensorsTest, AnIndexNamesTheFiles) {
   EXPECT_THAT(index(std::string(100'000, '[')), HasSubstr("nested too deeply"));
   EXPECT_THAT(index("{"), HasSubstr("not valid JSON"));
   write("two.safetensors", one("a"));
-  EXPECT_THAT(index(R"({"a": "one.safetensors", "z": "two.safetensors"})"), HasSubstr("in another file, too"));
+  EXPECT_THAT(index(R"({"a": "one.safetensors", "z": "two.safetensors"})"),
+              HasSubstr("in another file, too"));
 }
 
 }  // namespace

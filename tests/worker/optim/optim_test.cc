@@ -60,7 +60,8 @@ TEST(ClipScale, IsOneBelowTheLimitAndWithoutOne) {
   EXPECT_NEAR(clip_scale(4.0, 1.0), 0.25, 1e-6);
 }
 
-// Big and tiny values, as embeddings have: the norm is that of ATen's whole-tensor kernel at every size.
+// Big and tiny values, as embeddings have: the norm is that of ATen's whole-tensor kernel at every
+// size.
 TEST(GradientNorm, IsThatOfOneRankAtEveryWorldSize) {
   for (const int world_size : {1, 2, 3, 4}) {
     auto groups = make_thread_collectives(world_size);
@@ -72,7 +73,8 @@ TEST(GradientNorm, IsThatOfOneRankAtEveryWorldSize) {
         ShardedUnit unit("unit", {&matrix}, *groups[rank], reductions, {});
         const at::Tensor gradient = (at::arange(300'000, at::kFloat) * 0.37).sin().pow(9);
         unit.gather();
-        torch::autograd::backward({(matrix.value * gradient.view({1000, 300})).sum() / world_size}, {});
+        torch::autograd::backward({(matrix.value * gradient.view({1000, 300})).sum() / world_size},
+                                  {});
         unit.finish_backward();
         reductions.finish();
         const double whole = at::linalg_vector_norm(gradient, 2).item<double>();
@@ -97,7 +99,8 @@ TEST(AdamW, FollowsTheFormulaAndDecaysMatricesOnly) {
   double w[2] = {unit.shard()[2].item<float>(), unit.shard()[vector_offset].item<float>()};
   double m[2] = {0, 0}, v[2] = {0, 0};
   for (int step = 1; step <= 3; ++step) {
-    torch::autograd::backward({(matrix.value.square().sum() + vector.value.square().sum()) * step}, {});
+    torch::autograd::backward({(matrix.value.square().sum() + vector.value.square().sum()) * step},
+                              {});
     unit.finish_backward();
     const double rate = 0.01 * step, scale = 0.5;
     for (int i = 0; i < 2; ++i) {

@@ -21,7 +21,9 @@ using testing::Backend;
 using testing::run_ranks;
 
 // A value that float32 sums round differently in different orders.
-float value_at(int rank, int64_t i) { return std::sin(static_cast<float>(i) * 0.37f + rank) * std::pow(10.f, rank % 3); }
+float value_at(int rank, int64_t i) {
+  return std::sin(static_cast<float>(i) * 0.37f + rank) * std::pow(10.f, rank % 3);
+}
 
 at::Tensor values_of(int rank, int64_t numel) {
   at::Tensor values = at::empty({numel}, at::kFloat);
@@ -43,7 +45,8 @@ TEST_P(CollectivesTest, AllGatherPutsRanksInOrder) {
       at::Tensor input = at::full({numel}, group.rank() + 1, at::kBFloat16);
       group.all_gather(output, input)->wait();
       for (int rank = 0; rank < group.size(); ++rank) {
-        EXPECT_TRUE(at::equal(output.narrow(0, rank * numel, numel), at::full({numel}, rank + 1, at::kBFloat16)));
+        EXPECT_TRUE(at::equal(output.narrow(0, rank * numel, numel),
+                              at::full({numel}, rank + 1, at::kBFloat16)));
       }
     }
   });
@@ -71,7 +74,8 @@ TEST_P(CollectivesTest, ReduceScatterAddsInRankOrder) {
     for (int64_t i = 0; i < kNumel; ++i) {
       float expected = 0.1f;
       for (int rank = 0; rank < group.size(); ++rank) expected += value_at(rank, begin + i);
-      ASSERT_EQ(output.data_ptr<float>()[i], expected) << "element " << i << " of rank " << group.rank();
+      ASSERT_EQ(output.data_ptr<float>()[i], expected)
+          << "element " << i << " of rank " << group.rank();
     }
   });
 }
@@ -80,10 +84,12 @@ TEST_P(CollectivesTest, ReduceScatterSumsNarrowTypesInFloat32) {
   run([](Collectives& group) {
     for (at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
       // 1 + 2^-12 is lost in either type, not in float32.
-      at::Tensor input = at::full({group.size() * 64}, group.rank() == 0 ? 1.0 : std::ldexp(1.0, -12), dtype);
+      at::Tensor input =
+          at::full({group.size() * 64}, group.rank() == 0 ? 1.0 : std::ldexp(1.0, -12), dtype);
       at::Tensor output = at::zeros({64});
       group.reduce_scatter_add(output, input)->wait();
-      EXPECT_TRUE(at::equal(output, at::full({64}, 1.0 + (group.size() - 1) * std::ldexp(1.0, -12))));
+      EXPECT_TRUE(
+          at::equal(output, at::full({64}, 1.0 + (group.size() - 1) * std::ldexp(1.0, -12))));
     }
   });
 }
@@ -99,13 +105,15 @@ TEST_P(CollectivesTest, OperationsOverlapAndMayBeWaitedForInAnyOrder) {
       outputs.push_back(at::zeros({group.size() * kNumel}));
       sums.push_back(at::zeros({kNumel}));
       works.push_back(group.all_gather(outputs[i], inputs[i]));
-      works.push_back(group.reduce_scatter_add(sums[i], outputs[i].new_full({group.size() * kNumel}, i)));
+      works.push_back(
+          group.reduce_scatter_add(sums[i], outputs[i].new_full({group.size() * kNumel}, i)));
     }
     // Odd ranks from the back.
     for (int i = 0; i < 2 * kDepth; ++i) works[group.rank() % 2 ? 2 * kDepth - 1 - i : i]->wait();
     for (int i = 0; i < kDepth; ++i) {
       for (int rank = 0; rank < group.size(); ++rank) {
-        EXPECT_TRUE(at::equal(outputs[i].narrow(0, rank * kNumel, kNumel), at::full({kNumel}, 100.0 * i + rank)));
+        EXPECT_TRUE(at::equal(outputs[i].narrow(0, rank * kNumel, kNumel),
+                              at::full({kNumel}, 100.0 * i + rank)));
       }
       EXPECT_TRUE(at::equal(sums[i], at::full({kNumel}, static_cast<double>(i * group.size()))));
     }
@@ -117,7 +125,8 @@ TEST_P(CollectivesTest, AllReduceIsTheSameOnEveryRank) {
     const int size = group.size();
     at::Tensor count = at::full({3}, (int64_t{1} << 40) + group.rank(), at::kLong);
     group.all_reduce_sum(count);
-    EXPECT_TRUE(at::equal(count, at::full({3}, size * (int64_t{1} << 40) + size * (size - 1) / 2, at::kLong)));
+    EXPECT_TRUE(at::equal(
+        count, at::full({3}, size * (int64_t{1} << 40) + size * (size - 1) / 2, at::kLong)));
 
     at::Tensor wide = at::full({}, 1e-13 * group.rank() + 1, at::kDouble);
     group.all_reduce_sum(wide);
@@ -153,14 +162,16 @@ TEST_P(CollectivesTest, WrongArgumentsAreRefused) {
     const at::Tensor good = at::zeros({8});
     EXPECT_THROW(group.all_gather(at::zeros({8 * group.size() + 1}), good), c10::Error);
     EXPECT_THROW(group.all_gather(at::zeros({8 * group.size()}, at::kHalf), good), c10::Error);
-    EXPECT_THROW(group.reduce_scatter_add(at::zeros({8}, at::kHalf), at::zeros({8 * group.size()})), c10::Error);
+    EXPECT_THROW(group.reduce_scatter_add(at::zeros({8}, at::kHalf), at::zeros({8 * group.size()})),
+                 c10::Error);
     EXPECT_THROW(group.all_reduce_sum(at::zeros({1}, at::kInt)), c10::Error);
     group.barrier();
   });
 }
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<Backend, int>>& info) {
-  return (std::get<0>(info.param) == Backend::kThreads ? "Threads" : "Gloo") + std::to_string(std::get<1>(info.param));
+  return (std::get<0>(info.param) == Backend::kThreads ? "Threads" : "Gloo") +
+         std::to_string(std::get<1>(info.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CollectivesTest,

@@ -42,9 +42,11 @@ TEST(FlatLayout, EveryElementIsInExactlyOneShard) {
     for (const FlatEntry& entry : layout.entries) seen[entry.name].assign(entry.numel, 0);
     for (int rank = 0; rank < world_size; ++rank) {
       for (const auto& slice : layout.slices_of_rank(rank)) {
-        ASSERT_EQ(slice.entry->offset + slice.entry_begin, rank * layout.shard_numel + slice.shard_begin);
+        ASSERT_EQ(slice.entry->offset + slice.entry_begin,
+                  rank * layout.shard_numel + slice.shard_begin);
         ASSERT_LE(slice.shard_begin + slice.numel, layout.shard_numel);
-        for (int64_t i = 0; i < slice.numel; ++i) ++seen[slice.entry->name].at(slice.entry_begin + i);
+        for (int64_t i = 0; i < slice.numel; ++i)
+          ++seen[slice.entry->name].at(slice.entry_begin + i);
       }
     }
     for (const auto& [name, counts] : seen) {

@@ -99,7 +99,8 @@ TEST(GlooFailure, AnUnknownHostIsNamed) {
     make_gloo_collectives(options);
     FAIL();
   } catch (const NetworkError& error) {
-    EXPECT_NE(std::string(error.what()).find("no-such-host.invalid"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("no-such-host.invalid"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -1,4 +1,5 @@
-// Sharded training on ranks that are threads, against the same model on one rank: gradients and weights.
+// Sharded training on ranks that are threads, against the same model on one rank: gradients and
+// weights.
 #include "worker/parallel/shard.h"
 
 #include <ATen/Parallel.h>
@@ -41,8 +42,10 @@ void fill_weights(TrainableModel& trainable, int rank) {
   for (const auto& unit : trainable.units) {
     for (const FlatLayout::Slice& slice : unit->layout().slices_of_rank(rank)) {
       const double salt = static_cast<double>(std::hash<std::string>()(slice.entry->name) % 97);
-      const at::Tensor index = at::arange(slice.entry_begin, slice.entry_begin + slice.numel, at::kDouble);
-      const at::Tensor values = (index * 0.7 + salt).sin() * 0.3 + (slice.entry->shape.size() == 1 ? 1.0 : 0.0);
+      const at::Tensor index =
+          at::arange(slice.entry_begin, slice.entry_begin + slice.numel, at::kDouble);
+      const at::Tensor values =
+          (index * 0.7 + salt).sin() * 0.3 + (slice.entry->shape.size() == 1 ? 1.0 : 0.0);
       unit->shard().narrow(0, slice.shard_begin, slice.numel).copy_(values);
     }
   }
@@ -69,8 +72,8 @@ struct Options {
   bool recompute = true, tied = false, reshard = true, bfloat = false;
 };
 
-// Whole gradients by parameter name after two backwards, put together from all ranks. Every world size sees
-// the same six microbatches.
+// Whole gradients by parameter name after two backwards, put together from all ranks. Every world
+// size sees the same six microbatches.
 std::map<std::string, at::Tensor> gradients(const Options& options) {
   v1::JobSpec spec;
   spec.mutable_method()->mutable_sft();
@@ -92,7 +95,8 @@ std::map<std::string, at::Tensor> gradients(const Options& options) {
       fill_weights(trainable, rank);
       for (int microbatch = rank; microbatch < 6; microbatch += options.world_size) {
         const Batch batch = make_batch(microbatch);
-        const HeadOutput head = trainable.model->head(trainable.model->forward(batch), batch.labels_T);
+        const HeadOutput head =
+            trainable.model->head(trainable.model->forward(batch), batch.labels_T);
         torch::autograd::backward({head.logprobs_T.sum() / -100.0}, {});
         trainable.finish_backward();
       }
@@ -131,14 +135,18 @@ TEST(Shard, RecomputeIsExact) { expect_equal({.recompute = true}, 0); }
 TEST(Shard, TwoRanks) { expect_equal({.world_size = 2}, 1e-5); }
 TEST(Shard, ThreeRanksWhoseShardsDoNotDivide) { expect_equal({.world_size = 3}, 1e-5); }
 TEST(Shard, TwoRanksWithoutRecompute) { expect_equal({.world_size = 2, .recompute = false}, 1e-5); }
-TEST(Shard, TwoRanksKeepingWeightsAfterForward) { expect_equal({.world_size = 2, .reshard = false}, 1e-5); }
+TEST(Shard, TwoRanksKeepingWeightsAfterForward) {
+  expect_equal({.world_size = 2, .reshard = false}, 1e-5);
+}
 TEST(Shard, TiedEmbeddingOnOneRank) { expect_equal({.tied = true}, 0); }
 TEST(Shard, TiedEmbeddingOnTwoRanks) { expect_equal({.world_size = 2, .tied = true}, 1e-5); }
 TEST(Shard, TiedEmbeddingWithoutRecompute) {
   expect_equal({.world_size = 3, .recompute = false, .tied = true}, 1e-5);
 }
 TEST(Shard, BfloatComputeIsNearFloat) { expect_equal({.bfloat = true}, 0.2); }
-TEST(Shard, BfloatComputeOnTwoRanksIsThatOnOne) { expect_equal({.world_size = 2, .bfloat = true}, 0.03); }
+TEST(Shard, BfloatComputeOnTwoRanksIsThatOnOne) {
+  expect_equal({.world_size = 2, .bfloat = true}, 0.03);
+}
 
 }  // namespace
 }  // namespace tessera
