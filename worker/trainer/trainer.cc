@@ -1,5 +1,6 @@
 #include "worker/trainer/trainer.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/tensor.h>
@@ -24,7 +25,15 @@ namespace {
 constexpr int64_t kMaxExportFileBytes = int64_t{5} << 30;
 constexpr auto kMemoryInterval = std::chrono::seconds(1);
 
-LoaderOptions loader_options(const v1::JobSpec& spec, const Collectives& ranks) {
+// Each rank tokenises on its share of the machine's cores.
+std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size) {
+  DatasetOptions options = dataset_options(spec, held_out, vocab_size);
+  options.num_threads = at::get_num_threads();
+  return load_dataset(options);
+}
+
+LoaderOptions loader_options(const v1::JobSpec& spec, const ModelConfig& config,
+                             const Collectives& ranks) {
   const v1::Training& training = spec.training();
   LoaderOptions options;
   options.batch_rows = training.per_device_train_batch_size();
@@ -37,6 +46,7 @@ LoaderOptions loader_options(const v1::JobSpec& spec, const Collectives& ranks) 
   options.seed = training.seed();
   options.drop_last = training.dataloader_drop_last();
   options.pad_to_multiple_of = spec.method().sft().pad_to_multiple_of();
+  options.pad_token_id = std::max<int64_t>(0, config.pad_token_id);
   return options;
 }
 
@@ -51,7 +61,6 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
                  EventWriter& events, MemoryLedger& ledger, CommandReader& commands)
     : input_(input),
       spec_(input.spec()),
-      plain_ranks_(ranks),
       ranks_(make_timed_collectives(ranks, timer_)),
       device_(device),
       events_(events),
@@ -67,11 +76,11 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
   started.mutable_started()->set_pid(getpid());
   if (resume_from_) started.mutable_started()->set_resumed_step(resume_from_->step);
   events_.write(std::move(started));
-  train_data_ = load_dataset(dataset_options(spec_, /*held_out=*/false, config_.vocab_size));
+  train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size);
   if (!spec_.data().eval().empty()) {
-    eval_data_ = load_dataset(dataset_options(spec_, /*held_out=*/true, config_.vocab_size));
+    eval_data_ = read_documents(spec_, /*held_out=*/true, config_.vocab_size);
   }
-  loader_ = std::make_unique<Loader>(*train_data_, loader_options(spec_, ranks));
+  loader_ = std::make_unique<Loader>(*train_data_, loader_options(spec_, config_, ranks));
   total_steps_ = count_total_steps();
   events_.progress("load", 0);
   const WeightFiles weights = WeightFiles::open(spec_.model().path());
@@ -257,7 +266,7 @@ void Trainer::evaluate() {
   const auto begin = std::chrono::steady_clock::now();
   const c10::AutoGradMode no_grad(false);
   const OwnerScope scope(Owner::kActivations);
-  LoaderOptions options = loader_options(spec_, *ranks_);
+  LoaderOptions options = loader_options(spec_, config_, *ranks_);
   options.batch_rows = spec_.training().per_device_eval_batch_size();
   options.split_batches = false;
   options.shuffle = false;

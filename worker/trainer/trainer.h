@@ -60,7 +60,6 @@ class Trainer {
 
   const v1::TrainerInput& input_;
   const v1::JobSpec& spec_;
-  Collectives& plain_ranks_;
   StepTimer timer_;
   std::unique_ptr<Collectives> ranks_;  // timed
   at::Device device_;
