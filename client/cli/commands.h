@@ -31,6 +31,8 @@ struct Session {
 struct RunOptions {
   std::filesystem::path job_file;
   std::filesystem::path trainer;
+  // Written anew with every event, as lines of ProtoJSON. Empty: no such file.
+  std::filesystem::path events;
 };
 
 ExitCode run_job(const Session& session, const RunOptions& options);

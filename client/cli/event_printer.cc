@@ -12,14 +12,12 @@ constexpr size_t kMaxLineWidth = 4096;
 
 class JsonPrinter : public EventPrinter {
  public:
-  explicit JsonPrinter(const Terminal& terminal) : terminal_(terminal) {}
+  explicit JsonPrinter(std::ostream& out) : out_(out) {}
 
-  void print(const v1::Event& event) override {
-    terminal_.out << to_json(event) << '\n' << std::flush;
-  }
+  void print(const v1::Event& event) override { out_ << to_json(event) << '\n' << std::flush; }
 
  private:
-  const Terminal& terminal_;
+  std::ostream& out_;
 };
 
 class LinePrinter : public EventPrinter {
@@ -76,8 +74,8 @@ class TtyPrinter : public EventPrinter {
 
 }  // namespace
 
-std::unique_ptr<EventPrinter> make_json_printer(const Terminal& terminal) {
-  return std::make_unique<JsonPrinter>(terminal);
+std::unique_ptr<EventPrinter> make_json_printer(std::ostream& out) {
+  return std::make_unique<JsonPrinter>(out);
 }
 
 std::unique_ptr<EventPrinter> make_text_printer(const Terminal& terminal,

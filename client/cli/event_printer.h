@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <ostream>
+#include <string>
 #include <vector>
 
 #include "client/cli/progress.h"
@@ -18,8 +20,8 @@ class EventPrinter {
   virtual void finish() {}
 };
 
-// Output of --json: one ProtoJSON Event a line, zero values included.
-std::unique_ptr<EventPrinter> make_json_printer(const Terminal& terminal);
+// For --json and --events: one ProtoJSON Event a line, zero values included.
+std::unique_ptr<EventPrinter> make_json_printer(std::ostream& out);
 
 // For people: the progress line is rewritten in place on a terminal; elsewhere each step is a
 // line. `progress` is kept up to date by whoever calls print(), and before it.

@@ -31,12 +31,14 @@ ExitCode follow_job(Client& client, const v1::Job& job, const FollowOptions& opt
                     const Terminal& terminal, std::stop_token stop) {
   Progress progress;
   const auto printer =
-      options.json ? make_json_printer(terminal) : make_text_printer(terminal, progress);
+      options.json ? make_json_printer(terminal.out) : make_text_printer(terminal, progress);
+  const auto copy = options.events ? make_json_printer(*options.events) : nullptr;
   const absl::Status status = client.watch(
       {.id = job.id()},
       [&](const v1::Event& event) {
         progress.add(event);
         printer->print(event);
+        if (copy) copy->print(event);
       },
       stop);
   printer->finish();

@@ -1,6 +1,7 @@
 // Follows a job to its end and tells how it went.
 #pragma once
 
+#include <ostream>
 #include <stop_token>
 #include <string>
 
@@ -11,6 +12,8 @@ namespace tessera::cli {
 
 struct FollowOptions {
   bool json = false;
+  // Gets every event too, as one line of ProtoJSON. Null: nobody does.
+  std::ostream* events = nullptr;
   // Flags that bring a later command to the same service, with a leading blank, as in "
   // --state-dir /x".
   std::string flags;

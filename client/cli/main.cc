@@ -26,8 +26,9 @@ namespace fs = std::filesystem;
 
 constexpr char kFooter[] =
     "Exit codes: 0 the job SUCCEEDED, or the command was done; 1 the job FAILED; 2 usage, a bad\n"
-    "job file or a request that was refused; 3 the job was CANCELLED; 4 the service cannot be\n"
-    "reached; 130 interrupted, the job goes on.";
+    "job file, a file of --events that cannot be written, or a request that was refused; 3 the "
+    "job\n"
+    "was CANCELLED; 4 the service cannot be reached; 130 interrupted, the job goes on.";
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -90,6 +91,7 @@ struct Flags {
   bool follow = false;
   std::optional<int> rank;
   std::string trainer;
+  std::string events;
   UpOptions up;
 };
 
@@ -111,6 +113,8 @@ void add_commands(CLI::App& app, Flags& flags) {
       "run", "Run a job to its end, with a service of its own where none is running");
   run->add_option("JOB_FILE", flags.job_file, "YAML or JSON")->required();
   run->add_option("--trainer", flags.trainer, "The trainer program; default: beside this one");
+  run->add_option("--events", flags.events,
+                  "Write every event to this file too, as one ProtoJSON message a line");
   CLI::App* submit = app.add_subcommand("submit", "Queue a job and print its id");
   submit->add_option("JOB_FILE", flags.job_file, "YAML or JSON")->required();
   const auto add_job_command = [&](const char* name, const char* what) {
@@ -141,7 +145,8 @@ ExitCode dispatch(const std::string& command, const Session& session, Flags& fla
   }
   if (command == "run") {
     const fs::path trainer = flags.trainer.empty() ? fs::path() : fs::absolute(flags.trainer);
-    return run_job(session, {.job_file = flags.job_file, .trainer = trainer});
+    return run_job(session,
+                   {.job_file = flags.job_file, .trainer = trainer, .events = flags.events});
   }
   if (command == "submit") return submit_job(session, flags.job_file);
   if (command == "watch") return watch_job(session, flags.id);

@@ -1,4 +1,8 @@
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -37,16 +41,32 @@ ExitCode fail(const Session& session, const absl::Status& status) {
   return report_failure(session.terminal, status, session.address());
 }
 
-ExitCode submit_and_follow(const Session& session, Client& client, const v1::JobSpec& spec) {
+// The file of --events, or nothing where none is wanted. Fails before anything has started.
+absl::StatusOr<std::optional<std::ofstream>> open_events(const std::filesystem::path& path) {
+  if (path.empty()) return std::nullopt;
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  if (!file) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot write --events ", path.string(), ": ", std::strerror(errno)));
+  }
+  return file;
+}
+
+ExitCode submit_and_follow(const Session& session, Client& client, const v1::JobSpec& spec,
+                           std::ostream* events) {
   const auto job = client.submit(spec, make_request_id(), session.stop);
   if (!job.ok()) return fail(session, job.status());
   session.terminal.err << "job " << job->id() << '\n' << std::flush;
   return follow_job(client, *job,
-                    {.json = session.json, .flags = session.flags, .address = session.address()},
+                    {.json = session.json,
+                     .events = events,
+                     .flags = session.flags,
+                     .address = session.address()},
                     session.terminal, session.stop);
 }
 
-ExitCode run_here(const Session& session, const RunOptions& options, const v1::JobSpec& spec) {
+ExitCode run_here(const Session& session, const RunOptions& options, const v1::JobSpec& spec,
+                  std::ostream* events) {
   if (absl::Status status = session.dir.create(); !status.ok()) return fail(session, status);
   auto impatient = Client::connect(session.address());
   auto client = Client::connect(session.address(), kPatience);
@@ -60,10 +80,18 @@ ExitCode run_here(const Session& session, const RunOptions& options, const v1::J
     if (absl::Status status = service.ensure(*impatient, session.stop); !status.ok()) {
       return fail(session, status);
     }
-    code = submit_and_follow(session, *client, spec);
+    code = submit_and_follow(session, *client, spec, events);
   }
   if (code != kInterrupted) service.wait_until_gone(*impatient, session.stop);
   return code;
+}
+
+ExitCode run_anywhere(const Session& session, const RunOptions& options, const v1::JobSpec& spec,
+                      std::ostream* events) {
+  if (session.given_address.empty()) return run_here(session, options, spec, events);
+  auto client = Client::connect(session.given_address, kPatience);
+  if (!client.ok()) return fail(session, client.status());
+  return submit_and_follow(session, *client, spec, events);
 }
 
 }  // namespace
@@ -74,10 +102,19 @@ ExitCode run_job(const Session& session, const RunOptions& options) {
     print_errors(session.terminal, job.errors);
     return kUsage;
   }
-  if (session.given_address.empty()) return run_here(session, options, job.spec);
-  auto client = Client::connect(session.given_address, kPatience);
-  if (!client.ok()) return fail(session, client.status());
-  return submit_and_follow(session, *client, job.spec);
+  auto file = open_events(options.events);
+  if (!file.ok()) {
+    print_errors(session.terminal, {std::string(file.status().message())});
+    return kUsage;
+  }
+  std::ofstream* events = file->has_value() ? &**file : nullptr;
+  const ExitCode code = run_anywhere(session, options, job.spec, events);
+  if (events && !events->flush()) {
+    print_errors(session.terminal,
+                 {absl::StrCat("--events ", options.events.string(), " could not be written")});
+    return code == kSucceeded ? kUsage : code;
+  }
+  return code;
 }
 
 }  // namespace tessera::cli

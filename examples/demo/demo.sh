@@ -13,10 +13,14 @@ make --no-print-directory build
 say "Corpus, tokenizer and model, in demo/"
 examples/demo/prepare.sh
 
-say "Train: build/bin/tessera run demo/sft-demo.yaml"
-rm -rf demo/out demo/events.jsonl
+readonly -a TESSERA=(build/bin/tessera --state-dir demo/state)
+say "Train: ${TESSERA[*]} run demo/sft-demo.yaml --events demo/events.jsonl"
+rm -rf demo/out
 cp examples/demo/sft-demo.yaml demo/
-build/bin/tessera run demo/sft-demo.yaml --json >demo/events.jsonl
+# A job survives its client; this one need not.
+trap '"${TESSERA[@]}" cancel sft-demo; exit 130' INT TERM
+"${TESSERA[@]}" run demo/sft-demo.yaml --events demo/events.jsonl
+trap - INT TERM
 
 say "Check demo/out/final with transformers"
 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 .venv/bin/python examples/demo/check_demo.py demo

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes demo/data and demo/model, unless they are there already: a corpus, a tokenizer, and a model of
-# random weights.
+# Makes demo/data and demo/model, unless they are there already: a corpus, a tokenizer, and a model
+# of random weights.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

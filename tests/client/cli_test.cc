@@ -137,6 +137,34 @@ TEST_F(CliTest, RunStartsAServiceAndLeavesNothingRunning) {
   EXPECT_THAT(run.err(), MatchesRegex("job steps-[a-z0-9]+\n"));
 }
 
+TEST_F(CliTest, EventsGoToAFileBesideTheDisplay) {
+  const std::string file = (dir_.path() / "events").string();
+  dir_.write("events", "of an older run\n");
+  Tessera shown = start("shown", this->run(job("steps")) + " --events " + file);
+  EXPECT_EQ(shown.wait(), 0) << shown.err();
+  EXPECT_THAT(shown.out(), HasSubstr("step 5/5"));
+  EXPECT_THAT(shown.out(), HasSubstr("memory of rank 0"));
+  std::istringstream lines(read(file));
+  int num_lines = 0;
+  for (std::string line; std::getline(lines, line); ++num_lines) {
+    EXPECT_THAT(line, MatchesRegex("[{].*[}]"));
+  }
+  EXPECT_GT(num_lines, 5);
+  EXPECT_EQ(count(read(file), "\"gradNorm\""), 5);
+  EXPECT_EQ(count(read(file), "\"SUCCEEDED\""), 1);
+}
+
+TEST_F(CliTest, EventsThatCannotBeWrittenStopTheRun) {
+  Tessera early = start("early", run(job("steps")) + " --events " + dir_.path().string());
+  EXPECT_EQ(early.wait(), 2);
+  EXPECT_EQ(early.err(),
+            "error: cannot write --events " + dir_.path().string() + ": Is a directory\n");
+  EXPECT_FALSE(std::filesystem::exists(dir_.path() / "s"));
+  Tessera full = start("full", run(job("steps")) + " --events /dev/full");
+  EXPECT_EQ(full.wait(), 2);
+  EXPECT_THAT(full.err(), HasSubstr("error: --events /dev/full could not be written\n"));
+}
+
 TEST_F(CliTest, AFailedJobExitsWithOneAndItsSentence) {
   Tessera run = start("run", this->run(job("fail")));
   EXPECT_EQ(run.wait(), 1);

@@ -184,7 +184,7 @@ TEST(EventPrinterTest, JsonHasEveryMetricEvenWhenZero) {
   v1::Event event;
   event.set_revision(7);
   event.mutable_step()->set_step(1);
-  make_json_printer(printed.terminal)->print(event);
+  make_json_printer(printed.out)->print(event);
   EXPECT_EQ(printed.out.str(),
             R"({"revision":"7","attempt":0,"step":{"step":1,"totalSteps":0,"loss":0,"gradNorm":0,)"
             R"("learningRate":0,"numTokens":"0","tokensPerSecond":0,"epoch":0,"entropy":0,)"
