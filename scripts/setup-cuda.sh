@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv-cuda for the `cuda` preset: LibTorch with CUDA, and the headers it includes. No nvcc, no GPU needed.
+# Makes .venv-cuda for the `cuda` preset: LibTorch with CUDA, and the headers it includes. No nvcc,
+# no GPU needed.
 #
 #   scripts/setup-cuda.sh          what compiling and linking needs (about 2.5 GB)
 #   scripts/setup-cuda.sh --run    all that running on a GPU needs, too (several GB more)

@@ -113,7 +113,7 @@ install_python_packages() {
   fi
   say "installing Python packages into $VENV"
   "$VENV/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" ||
-    die "pip install failed; see above. Setting up needs the network, or a mirror in pip's settings."
+    die "pip install failed; see above. It needs the network, or a mirror in pip's settings."
 }
 
 # Where TESSERA_TORCH is a Python package and not a bare LibTorch, the demo's scripts can import

@@ -1,8 +1,9 @@
 #include "client/cpp/hints.h"
 
 #include <algorithm>
-#include <map>
+#include <iterator>
 #include <numeric>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,91 +19,90 @@ using google::protobuf::FieldDescriptor;
 
 constexpr size_t kMaxName = 64;
 
-// Names of TRL, transformers, accelerate and PEFT that mean something else here, or nothing yet.
-const std::map<std::string, const char*>& foreign_names() {
-  static const auto* names = new std::map<std::string, const char*>{
-      {"accelerator", "use resources.device"},
-      {"assistant_only_loss", "it is not built yet"},
-      {"attn_implementation", "attention never crosses documents on any backend; remove it"},
-      {"auto_find_batch_size", "it is not built yet; set per_device_train_batch_size"},
-      {"batch_size", "use training.per_device_train_batch_size"},
-      {"bf16", "use model.dtype: bfloat16"},
-      {"chat_template_path", "it is not built yet"},
-      {"completion_only_loss", "it is not built yet"},
-      {"compute_environment", "jobs run where their agents run; remove it"},
-      {"dataloader_num_workers", "the trainer reads its own rows; remove it"},
-      {"dataset_name", "use data.train with the path of a JSONL file"},
-      {"dataset_num_proc", "the trainer reads its own rows; remove it"},
-      {"dataset_path", "use data.train"},
-      {"ddp_backend", "it follows resources.device; remove it"},
-      {"ddp_timeout", "use resources.hang_timeout"},
-      {"deepspeed", "use memory.sharding: zero3"},
-      {"disable_tqdm", "progress is the client's matter; remove it"},
-      {"distributed_type", "use memory.sharding and parallelism"},
-      {"do_eval", "use training.eval_strategy"},
-      {"do_train", "a job always trains; remove it"},
-      {"epochs", "use training.num_train_epochs"},
-      {"eval_dataset", "use data.eval"},
-      {"eval_file", "use data.eval"},
-      {"eval_packing", "it is not built yet"},
-      {"evaluation_strategy", "use training.eval_strategy"},
-      {"fp16", "float16 is not built; use model.dtype: bfloat16"},
-      {"fsdp", "use memory.sharding: zero3"},
-      {"fsdp_config", "use memory.sharding: zero3"},
-      {"full_determinism", "runs are deterministic as they are; remove it"},
-      {"gpus", "use parallelism.num_processes with resources.device: cuda"},
-      {"gradient_checkpointing_kwargs", "use memory.gradient_checkpointing"},
-      {"group_by_length", "it is not built yet; packing avoids padding better"},
-      {"load_best_model_at_end", "it is not built yet"},
-      {"load_in_4bit", "quantization is not built yet"},
-      {"load_in_8bit", "quantization is not built yet"},
-      {"lora_alpha", "LoRA is not built yet"},
-      {"lora_r", "LoRA is not built yet"},
-      {"lora_target_modules", "LoRA is not built yet"},
-      {"lr", "use training.learning_rate"},
-      {"max_seq_length", "use max_length under method.sft"},
-      {"mixed_precision", "use model.dtype: bfloat16"},
-      {"model_name_or_path", "use model.path with a local Hugging Face directory"},
-      {"neftune_noise_alpha", "it is not built yet"},
-      {"num_machines", "use parallelism.num_processes; the scheduler places ranks on machines"},
-      {"offload_param", "offloading is not built yet"},
-      {"optim", "AdamW is the one optimizer; remove it"},
-      {"overwrite_output_dir", "a job goes on from what output_dir holds; remove it"},
-      {"packing_efficiency", "use method.sft.packing_strategy"},
-      {"peft", "LoRA and quantization are not built yet"},
-      {"peft_config", "LoRA and quantization are not built yet"},
-      {"per_gpu_train_batch_size", "use training.per_device_train_batch_size"},
-      {"push_to_hub", "results stay on this machine; remove it"},
-      {"quantization", "quantization is not built yet"},
-      {"remove_unused_columns", "only the text field is read; remove it"},
-      {"report_to", "events are in `tessera watch` and /metrics; remove it"},
-      {"resume_from_checkpoint", "a job goes on from its latest checkpoint by itself; remove it"},
-      {"reward", "it is not built yet"},
-      {"run_name", "use name, at the top of the file"},
-      {"save_safetensors", "weights are always safetensors; remove it"},
-      {"steps", "use training.max_steps"},
-      {"tf32", "use model.dtype"},
-      {"torch_compile", "it is not built; remove it"},
-      {"torch_dtype", "use model.dtype"},
-      {"tp_size", "tensor parallelism is not built; use dp_shard_size"},
-      {"train_dataset", "use data.train"},
-      {"train_file", "use data.train"},
-      {"use_cpu", "use resources.device: cpu"},
-      {"use_liger_kernel", "the fused head is always on; remove it"},
-      {"use_liger_loss", "the fused head is always on; remove it"},
-      {"use_peft", "LoRA is not built yet"},
-      {"use_vllm", "there is no vLLM here; remove it"},
-      {"warmup_ratio", "use training.warmup_steps with a value below 1"},
-      {"zero_stage", "use memory.sharding: zero3"},
-  };
-  return *names;
-}
+struct ForeignName {
+  std::string_view name;
+  const char* advice;
+};
 
-const std::vector<std::string>& planned_methods() {
-  static const auto* methods = new std::vector<std::string>{"dpo",  "kto",  "reward",     "gkd",
-                                                            "grpo", "rloo", "online_dpo", "ppo"};
-  return *methods;
-}
+// Names of TRL, transformers, accelerate and PEFT that mean something else here, or nothing yet.
+constexpr ForeignName kForeignNames[] = {
+    {"accelerator", "use resources.device"},
+    {"assistant_only_loss", "it is not built yet"},
+    {"attn_implementation", "attention never crosses documents on any backend; remove it"},
+    {"auto_find_batch_size", "it is not built yet; set per_device_train_batch_size"},
+    {"batch_size", "use training.per_device_train_batch_size"},
+    {"bf16", "use model.dtype: bfloat16"},
+    {"chat_template_path", "it is not built yet"},
+    {"completion_only_loss", "it is not built yet"},
+    {"compute_environment", "jobs run where their agents run; remove it"},
+    {"dataloader_num_workers", "the trainer reads its own rows; remove it"},
+    {"dataset_name", "use data.train with the path of a JSONL file"},
+    {"dataset_num_proc", "the trainer reads its own rows; remove it"},
+    {"dataset_path", "use data.train"},
+    {"ddp_backend", "it follows resources.device; remove it"},
+    {"ddp_timeout", "use resources.hang_timeout"},
+    {"deepspeed", "use memory.sharding: zero3"},
+    {"disable_tqdm", "progress is the client's matter; remove it"},
+    {"distributed_type", "use memory.sharding and parallelism"},
+    {"do_eval", "use training.eval_strategy"},
+    {"do_train", "a job always trains; remove it"},
+    {"epochs", "use training.num_train_epochs"},
+    {"eval_dataset", "use data.eval"},
+    {"eval_file", "use data.eval"},
+    {"eval_packing", "it is not built yet"},
+    {"evaluation_strategy", "use training.eval_strategy"},
+    {"fp16", "float16 is not built; use model.dtype: bfloat16"},
+    {"fsdp", "use memory.sharding: zero3"},
+    {"fsdp_config", "use memory.sharding: zero3"},
+    {"full_determinism", "runs are deterministic as they are; remove it"},
+    {"gpus", "use parallelism.num_processes with resources.device: cuda"},
+    {"gradient_checkpointing_kwargs", "use memory.gradient_checkpointing"},
+    {"group_by_length", "it is not built yet; packing avoids padding better"},
+    {"load_best_model_at_end", "it is not built yet"},
+    {"load_in_4bit", "quantization is not built yet"},
+    {"load_in_8bit", "quantization is not built yet"},
+    {"lora_alpha", "LoRA is not built yet"},
+    {"lora_r", "LoRA is not built yet"},
+    {"lora_target_modules", "LoRA is not built yet"},
+    {"lr", "use training.learning_rate"},
+    {"max_seq_length", "use max_length under method.sft"},
+    {"mixed_precision", "use model.dtype: bfloat16"},
+    {"model_name_or_path", "use model.path with a local Hugging Face directory"},
+    {"neftune_noise_alpha", "it is not built yet"},
+    {"num_machines", "use parallelism.num_processes; the scheduler places ranks on machines"},
+    {"offload_param", "offloading is not built yet"},
+    {"optim", "AdamW is the one optimizer; remove it"},
+    {"overwrite_output_dir", "a job goes on from what output_dir holds; remove it"},
+    {"packing_efficiency", "use method.sft.packing_strategy"},
+    {"peft", "LoRA and quantization are not built yet"},
+    {"peft_config", "LoRA and quantization are not built yet"},
+    {"per_gpu_train_batch_size", "use training.per_device_train_batch_size"},
+    {"push_to_hub", "results stay on this machine; remove it"},
+    {"quantization", "quantization is not built yet"},
+    {"remove_unused_columns", "only the text field is read; remove it"},
+    {"report_to", "events are in `tessera watch` and /metrics; remove it"},
+    {"resume_from_checkpoint", "a job goes on from its latest checkpoint by itself; remove it"},
+    {"reward", "it is not built yet"},
+    {"run_name", "use name, at the top of the file"},
+    {"save_safetensors", "weights are always safetensors; remove it"},
+    {"steps", "use training.max_steps"},
+    {"tf32", "use model.dtype"},
+    {"torch_compile", "it is not built; remove it"},
+    {"torch_dtype", "use model.dtype"},
+    {"tp_size", "tensor parallelism is not built; use dp_shard_size"},
+    {"train_dataset", "use data.train"},
+    {"train_file", "use data.train"},
+    {"use_cpu", "use resources.device: cpu"},
+    {"use_liger_kernel", "the fused head is always on; remove it"},
+    {"use_liger_loss", "the fused head is always on; remove it"},
+    {"use_peft", "LoRA is not built yet"},
+    {"use_vllm", "there is no vLLM here; remove it"},
+    {"warmup_ratio", "use training.warmup_steps with a value below 1"},
+    {"zero_stage", "use memory.sharding: zero3"},
+};
+
+constexpr std::string_view kPlannedMethods[] = {"dpo",  "kto",  "reward",     "gkd",
+                                                "grpo", "rloo", "online_dpo", "ppo"};
 
 // Paths of the sections of a job file that have a field called `name`.
 void find_sections(const Descriptor& message, const std::string& path, const std::string& name,
@@ -159,8 +159,7 @@ std::string explain_unknown_field(const Descriptor& message, const std::string& 
                                   const std::string& name) {
   const std::string shown = name.size() <= kMaxName ? name : name.substr(0, kMaxName) + "...";
   const std::string full = path.empty() ? shown : absl::StrCat(path, ".", shown);
-  const auto& planned = planned_methods();
-  if (path == "method" && std::find(planned.begin(), planned.end(), name) != planned.end()) {
+  if (path == "method" && std::ranges::find(kPlannedMethods, name) != std::end(kPlannedMethods)) {
     return absl::StrCat(full, " is not built yet; the methods are: ", list_fields(message));
   }
   std::vector<std::string> sections;
@@ -170,8 +169,9 @@ std::string explain_unknown_field(const Descriptor& message, const std::string& 
     return section.empty() ? absl::StrCat(full, " stands at the top of the file, as ", name)
                            : absl::StrCat(full, " stands under ", section);
   }
-  if (const auto it = foreign_names().find(name); it != foreign_names().end()) {
-    return absl::StrCat(full, " is not a field: ", it->second);
+  const auto* foreign = std::ranges::find(kForeignNames, name, &ForeignName::name);
+  if (foreign != std::end(kForeignNames)) {
+    return absl::StrCat(full, " is not a field: ", foreign->advice);
   }
   if (const std::string nearest = nearest_field(message, name); !nearest.empty()) {
     return absl::StrCat(full, " is not a field; did you mean ", nearest, "?");

@@ -131,13 +131,14 @@ import sys
 from safetensors import safe_open
 with safe_open(sys.argv[1], framework="pt") as file:
     assert file.metadata() == {"format": "pt"}
-    names = ["model.embed_tokens.weight", "model.layers.0.norm.weight", "model.layers.0.q.weight", "model.norm.weight"]
-    assert sorted(file.keys()) == names, file.keys()
+    names = ["embed_tokens", "layers.0.norm", "layers.0.q", "norm"]
+    assert sorted(file.keys()) == [f"model.{name}.weight" for name in names], file.keys()
     q = file.get_tensor("model.layers.0.q.weight")
     assert list(q.shape) == [31, 24] and str(q.dtype) == "torch.bfloat16"
     # The entry begins 32 elements into its flat vector, the second of the fixture.
     import torch
-    assert torch.equal(q.flatten(), (100_000 + 32 + torch.arange(31 * 24, dtype=torch.float32)).to(torch.bfloat16))
+    expected = 100_000 + 32 + torch.arange(31 * 24, dtype=torch.float32)
+    assert torch.equal(q.flatten(), expected.to(torch.bfloat16))
 )");
   const std::string command = std::string(TESSERA_TEST_PYTHON) + " " +
                               (directory_.path() / "check.py").string() + " " +

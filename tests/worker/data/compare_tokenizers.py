@@ -1,8 +1,10 @@
 """Holds tokenizer_dump against Hugging Face's tokenizers on generated strings. Run by hand:
 
-    python compare_tokenizers.py BUILD/tests/tokenizer_dump TOKENIZER_DIRECTORY [--count 100000] [--seed 0]
+    python compare_tokenizers.py BUILD/tests/tokenizer_dump TOKENIZER_DIRECTORY
+        [--count 100000] [--seed 0]
 
-Needs `tokenizers`. Prints the first strings on which ids, offsets or decoded text differ; exit status 1 then.
+Needs `tokenizers`. Prints the first strings on which ids, offsets or decoded text differ; exit
+status 1 then.
 """
 
 import argparse
@@ -22,7 +24,8 @@ ALPHABETS = [
     "0123456789",
     " ",
     " \t\n\r\x0b\x0c",
-    "\u0085\u00a0\u1680\u180e\u2000\u2003\u200a\u200b\u200c\u200d\u2028\u2029\u202f\u205f\u3000\ufeff",
+    "\u0085\u00a0\u1680\u180e\u2000\u2003\u200a\u200b\u200c\u200d"
+    "\u2028\u2029\u202f\u205f\u3000\ufeff",
     "'\"`’",
     ".,;:!?-_()[]{}<>|/\\@#$%^&*+=~",
     "\u0300\u0301\u0308\u0323\u0327\u0328\u0345\u0653\u093c\u0f71\u0f72\u3099\u309a",
@@ -40,7 +43,7 @@ CONTRACTIONS = ["'s", "'S", "'t", "'RE", "'ve", "'m", "'LL", "'d", "'ſ", "’s"
 
 
 def assigned(rng):
-    """Some character. Not one newer than Python's tables: PCRE2 and Oniguruma are of different Unicode versions."""
+    """Some character that Python's tables know: PCRE2 and Oniguruma differ on newer ones."""
     while True:
         character = chr(rng.choice([rng.randrange(0x80, 0xD800), rng.randrange(0xE000, 0x110000)]))
         if unicodedata.category(character) != "Cn":
@@ -75,7 +78,8 @@ def main():
 
     tokenizer = Tokenizer.from_file(str(options.tokenizer / "tokenizer.json"))
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    words = added + [
+    words = [
+        *added,
         "the",
         "The",
         " and",
@@ -96,6 +100,7 @@ def main():
             [options.dump, str(options.tokenizer), file.name], stdout=subprocess.PIPE, check=True
         )
     ours = [json.loads(line) for line in run.stdout.splitlines()]
+    names = ("ids", "offsets", "decoded", "skipped")
     differences = 0
     for text, mine in zip(texts, ours, strict=True):
         encoding = tokenizer.encode(text)
@@ -108,11 +113,7 @@ def main():
         if mine != theirs:
             differences += 1
             if differences <= 10:
-                what = [
-                    n
-                    for n, a, b in zip(("ids", "offsets", "decoded", "skipped"), mine, theirs)
-                    if a != b
-                ]
+                what = [n for n, a, b in zip(names, mine, theirs, strict=True) if a != b]
                 print(ascii(text), what, mine[:2], theirs[:2], sep="\n  ")
     print(f"{len(texts)} strings, {differences} differ")
     sys.exit(differences > 0)

@@ -1,11 +1,12 @@
-"""Writes fixtures/ of this folder: tokenizers trained here on the text below, what Hugging Face's tokenizers
-makes of strings with them, packing plans of TRL, and permutations of torch. Run by hand:
+"""Writes fixtures/ of this folder: tokenizers trained here on the text below, what Hugging Face's
+tokenizers makes of strings with them, packing plans of TRL, and permutations of torch. By hand:
 
     python make_fixtures.py
 
 Needs tokenizers 0.23, trl 1.16, datasets 5 and torch 2.13. The tests need none of them.
 """
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -28,10 +29,12 @@ from trl.data_utils import pack_dataset
 FIXTURES = Path(__file__).parent / "fixtures"
 
 CORPUS = [
-    "A shard is a part of a tensor that one rank keeps. The ranks gather the shards before a block runs.",
+    "A shard is a part of a tensor that one rank keeps."
+    " The ranks gather the shards before a block runs.",
     "The river rises in the hills, and by the time it reaches the town it's wide, slow and brown.",
     "She'll say they've gone; I'd say we're late. It isn't far, and he's sure you'd find it.",
-    "def merge(left, right):\n    if not left:\n        return right\n    return left[:1] + merge(left[1:], right)\n",
+    "def merge(left, right):\n    if not left:\n        return right\n"
+    "    return left[:1] + merge(left[1:], right)\n",
     "for (int i = 0; i < n; ++i) {\n\tsum += values[i] * weights[i];\n}\n\n",
     "SELECT name, count(*) FROM jobs WHERE state = 'RUNNING' GROUP BY name;\n",
     "In 1998 there were 12,345 of them; by 2024 only 67 remained (0.54%).",
@@ -44,8 +47,14 @@ CORPUS = [
 ]
 TRAINING = CORPUS * 4
 
-QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-CL100K_PATTERN = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+CL100K_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
 
 
 def trained(vocab_size, split):
@@ -53,7 +62,7 @@ def trained(vocab_size, split):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        split + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not split)]
+        [*split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not split)]
     )
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -297,7 +306,7 @@ def write_tokenizer(make, texts):
         data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]
     write(folder / "tokenizer.json", data)
     write(folder / "tokenizer_config.json", config)
-    with open(folder / "expected.jsonl", "w") as file:
+    with (folder / "expected.jsonl").open("w") as file:
         for text in texts:
             row = encoded(tokenizer, text)
             for key in ("decoded", "decoded_skip_special"):
@@ -310,7 +319,8 @@ def plan(lengths, max_length, strategy):
     """Rows of [document, begin, length], read off a column that numbers the tokens."""
     offsets = [sum(lengths[:i]) for i in range(len(lengths))]
     owner = [document for document, length in enumerate(lengths) for _ in range(length)]
-    columns = {"input_ids": [list(range(at, at + length)) for at, length in zip(offsets, lengths)]}
+    spans = zip(offsets, lengths, strict=True)
+    columns = {"input_ids": [list(range(at, at + length)) for at, length in spans]}
     packed = pack_dataset(Dataset.from_dict(columns), max_length, strategy)
     rows = []
     for row in packed:
@@ -318,7 +328,7 @@ def plan(lengths, max_length, strategy):
         cuts = row.get("seq_lengths")
         if cuts is None:  # wrapped: where the document changes
             edges = [i for i in range(1, len(tokens)) if owner[tokens[i]] != owner[tokens[i - 1]]]
-            cuts = [b - a for a, b in zip([0] + edges, edges + [len(tokens)])]
+            cuts = [b - a for a, b in itertools.pairwise([0, *edges, len(tokens)])]
         at = 0
         segments = []
         for cut in cuts:

@@ -205,8 +205,8 @@ TEST_F(SafetensorsTest, HostileHeadersAreRefusedWithAReason) {
       {"offsets reversed", tensor(R"({"dtype": "F32", "shape": [4], "data_offsets": [16, 0]})"),
        "do not match"},
       {"offset past int64",
-       tensor(
-           R"({"dtype": "F32", "shape": [4], "data_offsets": [18446744073709551600, 18446744073709551615]})"),
+       tensor(R"({"dtype": "F32", "shape": [4],)"
+              R"( "data_offsets": [18446744073709551600, 18446744073709551615]})"),
        "list of sizes"},
       {"too few bytes", tensor(R"({"dtype": "F32", "shape": [4], "data_offsets": [0, 12]})"),
        "do not match"},
