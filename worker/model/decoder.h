@@ -30,7 +30,9 @@ class DecoderModel {
 
   // Hidden states [T, D] before the final norm. `batch` must live until backward is done.
   at::Tensor forward(const Batch& batch);
-  HeadOutput head(const at::Tensor& hidden_TD, const at::Tensor& labels_T);
+  // Final norm, then fused_head.
+  HeadOutput head(const at::Tensor& hidden_TD, const at::Tensor& labels_T,
+                  const at::Tensor& known_gradient_T = {});
 
   const ModelConfig& config() const { return config_; }
 

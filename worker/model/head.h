@@ -19,7 +19,13 @@ struct HeadOutput {
 // hidden_TD and weight_VD in the compute dtype, labels_T int64 with kIgnoredLabel. Softmax and sums
 // are taken in float32. Peak memory: about 2 * chunk_tokens * V float32, plus the gradient of the
 // weight.
+//
+// `known_gradient_T` (float32, or undefined): the gradient that logprobs_T will get, where an
+// objective knows it beforehand. Gradients are then made in forward, while a chunk's logits are
+// there anyway, and backward runs no matrix product: three instead of four in all. Backward throws
+// when the gradient turns out to be another.
 HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
-                      const at::Tensor& labels_T, int64_t chunk_tokens);
+                      const at::Tensor& labels_T, int64_t chunk_tokens,
+                      const at::Tensor& known_gradient_T = {});
 
 }  // namespace tessera

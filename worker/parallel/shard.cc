@@ -134,7 +134,7 @@ void ShardedUnit::expect_gradients() {
   }
   if (group_.size() == 1) return;
   const OwnerScope scope(Owner::kCommunication);
-  flat_gradient_ = at::zeros({layout_.numel}, flat_.options());
+  flat_gradient_ = at::empty({layout_.numel}, flat_.options());
 }
 
 void ShardedUnit::take_gradient(size_t index) {
@@ -142,11 +142,28 @@ void ShardedUnit::take_gradient(size_t index) {
   expect_gradients();
   const FlatEntry& entry = layout_.entries[index];
   at::Tensor& grad = parameters_[index]->value.mutable_grad();
-  const at::Tensor& sum = group_.size() == 1 ? gradient_ : flat_gradient_;
-  sum.narrow(0, entry.offset, entry.numel).view(entry.shape).add_(grad);
+  const auto view_in = [&](const at::Tensor& flat) {
+    return flat.narrow(0, entry.offset, entry.numel).view(entry.shape);
+  };
+  if (group_.size() == 1) {
+    view_in(gradient_).add_(grad);
+  } else {
+    view_in(flat_gradient_).copy_(grad);
+  }
   grad.reset();
   arrived_[index] = true;
   if (++num_arrived_ == parameters_.size()) reduce_gradients();
+}
+
+// Padding, and leaves that took no part.
+void ShardedUnit::zero_what_did_not_arrive() {
+  for (size_t i = 0; i < layout_.entries.size(); ++i) {
+    const FlatEntry& entry = layout_.entries[i];
+    const bool last = i + 1 == layout_.entries.size();
+    const int64_t end = last ? layout_.numel : layout_.entries[i + 1].offset;
+    const int64_t begin = entry.offset + (arrived_[i] ? entry.numel : 0);
+    flat_gradient_.narrow(0, begin, end - begin).zero_();
+  }
 }
 
 void ShardedUnit::reduce_gradients() {
@@ -154,6 +171,7 @@ void ShardedUnit::reduce_gradients() {
   // The gathered weights go first, so that the buffers of the reduction can take their place.
   release();
   if (group_.size() > 1) {
+    zero_what_did_not_arrive();
     reductions_.push(group_.reduce_scatter_add(gradient_, flat_gradient_), flat_gradient_);
     flat_gradient_.reset();
   }

@@ -76,6 +76,7 @@ class ShardedUnit {
 
   void make_leaves();
   void take_gradient(size_t index);
+  void zero_what_did_not_arrive();
   void reduce_gradients();
   bool is_identity() const;
 

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -26,7 +27,8 @@ constexpr int64_t kMaxExportFileBytes = int64_t{5} << 30;
 constexpr auto kMemoryInterval = std::chrono::seconds(1);
 
 // Each rank tokenises on its share of the machine's cores.
-std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size) {
+std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out,
+                                        int64_t vocab_size) {
   DatasetOptions options = dataset_options(spec, held_out, vocab_size);
   options.num_threads = at::get_num_threads();
   return load_dataset(options);
@@ -170,7 +172,8 @@ Trainer::Sums Trainer::train_microbatches(int64_t count, int64_t num_labels) {
     timer_.enter(Phase::kForward);
     events_.progress("forward", step_ + 1);
     const at::Tensor hidden_TD = trainable_.model->forward(batch);
-    const HeadOutput head = trainable_.model->head(hidden_TD, batch.labels_T);
+    const HeadOutput head = trainable_.model->head(hidden_TD, batch.labels_T,
+                                                   objective_->known_gradient(batch, normalizer));
     const at::Tensor loss = objective_->loss_sum(head, batch);
     timer_.enter(Phase::kBackward);
     events_.progress("backward", step_ + 1);
@@ -200,11 +203,12 @@ void Trainer::reduce(Sums& sums, bool commands) {
 
 void Trainer::check_finite(double value, const char* what) const {
   if (std::isfinite(value)) return;
+  char rate[32];  // not std::to_string, to which 1e-8 is zero
+  std::snprintf(rate, sizeof rate, "%g", spec_.training().learning_rate());
   throw UserError("training.learning_rate",
                   std::string("the ") + what + " is " + (std::isnan(value) ? "nan" : "infinite") +
                       " at step " + std::to_string(step_ + 1) + " with training.learning_rate = " +
-                      std::to_string(spec_.training().learning_rate()) +
-                      "; lower the rate, or check the weights and the data");
+                      rate + "; lower the rate, or check the weights and the data");
 }
 
 Batch Trainer::to_device(Batch batch) const {

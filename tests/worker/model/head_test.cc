@@ -21,12 +21,12 @@ struct Result {
 };
 
 Result run(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-           const at::Tensor& upstream, int64_t chunk) {
+           const at::Tensor& upstream, int64_t chunk, bool known = false) {
   const at::Tensor h = hidden.detach().clone().requires_grad_(true);
   const at::Tensor w = weight.detach().clone().requires_grad_(true);
   HeadOutput out;
   if (chunk > 0) {
-    out = fused_head(h, w, labels, chunk);
+    out = fused_head(h, w, labels, chunk, known ? upstream : at::Tensor());
   } else {
     const at::Tensor all = at::log_softmax(at::mm(h, w.t()), 1);
     const at::Tensor kept = (labels != kIgnoredLabel).to(at::kFloat);
@@ -45,13 +45,22 @@ TEST_P(FusedHead, EqualsTheWholeLogits) {
                    upstream = at::randn({23});
   at::Tensor labels = at::randint(0, 41, {23}, at::kLong);
   for (const int64_t ignored : {0, 5, 6, 22}) labels.select(0, ignored).fill_(kIgnoredLabel);
-  const Result ours = run(hidden, weight, labels, upstream, GetParam());
   const Result plain = run(hidden, weight, labels, upstream, 0);
-  EXPECT_TRUE(at::allclose(ours.logprobs, plain.logprobs, 1e-5, 1e-5));
-  EXPECT_TRUE(at::allclose(ours.entropy, plain.entropy, 1e-5, 1e-5));
-  EXPECT_TRUE(at::equal(ours.correct, plain.correct));
-  EXPECT_TRUE(at::allclose(ours.grad_hidden, plain.grad_hidden, 1e-4, 1e-5));
-  EXPECT_TRUE(at::allclose(ours.grad_weight, plain.grad_weight, 1e-4, 1e-5));
+  for (const bool known : {false, true}) {
+    const Result ours = run(hidden, weight, labels, upstream, GetParam(), known);
+    EXPECT_TRUE(at::allclose(ours.logprobs, plain.logprobs, 1e-5, 1e-5));
+    EXPECT_TRUE(at::allclose(ours.entropy, plain.entropy, 1e-5, 1e-5));
+    EXPECT_TRUE(at::equal(ours.correct, plain.correct));
+    EXPECT_TRUE(at::allclose(ours.grad_hidden, plain.grad_hidden, 1e-4, 1e-5));
+    EXPECT_TRUE(at::allclose(ours.grad_weight, plain.grad_weight, 1e-4, 1e-5));
+  }
+}
+
+TEST(FusedHeadEdge, RefusesAGradientOtherThanTheOneItWasTold) {
+  const at::Tensor h = at::randn({4, 8}).requires_grad_(true), w = at::randn({5, 8});
+  const at::Tensor labels = at::randint(0, 5, {4}, at::kLong);
+  const HeadOutput out = fused_head(h, w, labels, 4, at::full({4}, -0.5));
+  EXPECT_THROW(torch::autograd::backward({out.logprobs_T.sum()}, {}), c10::Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Chunks, FusedHead, testing::Values(1, 4, 19, 512));
