@@ -19,7 +19,35 @@ bool has_device(const NodeView& node, const std::string& kind) {
 Checks::Checks(Nodes& nodes, const Clock& clock, absl::Duration timeout)
     : nodes_(nodes), clock_(clock), timeout_(timeout) {}
 
+std::optional<v1::Failure> Checks::misfit(const v1::JobSpec& spec) const {
+  const std::vector<NodeView> ready = nodes_.ready();
+  // A node that is away may hold what the others lack.
+  if (ready.empty() || ready.size() < nodes_.all().size()) return std::nullopt;
+  const std::string& kind = spec.resources().device();
+  const int wanted = spec.parallelism().num_processes();
+  int present = 0;
+  for (const NodeView& node : ready) {
+    for (const DeviceView& device : node.devices) present += device.kind == kind;
+  }
+  if (wanted <= present) return std::nullopt;
+  v1::Failure failure;
+  failure.set_kind(v1::Failure::USER);
+  failure.set_rank(-1);
+  if (present == 0) {
+    failure.set_field("resources.device");
+    failure.set_message(
+        absl::StrCat("resources.device is \"", kind, "\", and no connected node has such a device"));
+  } else {
+    failure.set_field("parallelism.num_processes");
+    failure.set_message(absl::StrCat("parallelism.num_processes is ", wanted,
+                                     ", must be at most the number of ", kind,
+                                     " devices of all nodes, which is ", present));
+  }
+  return failure;
+}
+
 void Checks::start(const v1::JobSpec& spec, Done done) {
+  if (const auto failure = misfit(spec)) return done({{*failure}, "it could never start"});
   // Preferably a machine of the kind the job will run on.
   std::string chosen;
   for (const NodeView& node : nodes_.ready()) {

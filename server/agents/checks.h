@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,8 @@ class Checks {
 
   Checks(Nodes& nodes, const Clock& clock, absl::Duration timeout);
 
-  // Calls `done` once: at once where no agent is connected, else when it answers, goes, or takes
-  // too long.
+  // Calls `done` once: at once where no agent is connected, or where the nodes could never hold the
+  // job, else when the agent answers, goes, or takes too long.
   void start(const v1::JobSpec& spec, Done done);
   size_t num_pending() const { return pending_.size(); }
 
@@ -43,6 +44,8 @@ class Checks {
     absl::Duration deadline;
     Done done;
   };
+  // Why the job would wait for ever, where that is known.
+  std::optional<v1::Failure> misfit(const v1::JobSpec& spec) const;
   void finish(std::map<int64_t, Pending>::iterator check, Outcome outcome);
 
   Nodes& nodes_;

@@ -200,6 +200,26 @@ TEST(JobLife, AStaleAttemptIsNotHeard) {
   EXPECT_FALSE(running.has_step());
 }
 
+TEST(JobLife, AJobThatTheNodesCouldNeverHoldIsRefused) {
+  Service service;
+  Agent agent(service, "n1", 2);
+  v1::SubmitJobRequest request;
+  v1::SubmitJobResponse response;
+  request.set_request_id("r");
+  *request.mutable_spec() = make_spec(3);
+  grpc::Status status = service.submit(request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(),
+            "parallelism.num_processes is 3, must be at most the number of cpu devices of all "
+            "nodes, which is 2");
+  *request.mutable_spec() = make_spec();
+  request.mutable_spec()->mutable_resources()->set_device("cuda");
+  status = service.submit(request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(),
+            "resources.device is \"cuda\", and no connected node has such a device");
+}
+
 TEST(JobLife, JobsOfOneKindStartInOrder) {
   Service service;
   const Job large = service.submit(make_spec(2));
