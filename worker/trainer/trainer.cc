@@ -10,7 +10,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -204,8 +203,6 @@ void Trainer::reduce(Sums& sums, bool commands) {
 
 void Trainer::check_finite(double value, const char* what) const {
   if (std::isfinite(value)) return;
-  char rate[32];  // not std::to_string, to which 1e-8 is zero
-  std::snprintf(rate, sizeof rate, "%g", spec_.training().learning_rate());
   char rate[32];  // not std::to_string, to which 1e-8 is zero
   std::snprintf(rate, sizeof rate, "%g", spec_.training().learning_rate());
   throw UserError("training.learning_rate",
