@@ -35,8 +35,8 @@ std::optional<v1::Failure> Checks::misfit(const v1::JobSpec& spec) const {
   failure.set_rank(-1);
   if (present == 0) {
     failure.set_field("resources.device");
-    failure.set_message(
-        absl::StrCat("resources.device is \"", kind, "\", and no connected node has such a device"));
+    failure.set_message(absl::StrCat("resources.device is \"", kind,
+                                     "\", and no connected node has such a device"));
   } else {
     failure.set_field("parallelism.num_processes");
     failure.set_message(absl::StrCat("parallelism.num_processes is ", wanted,
