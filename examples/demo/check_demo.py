@@ -11,6 +11,7 @@ import sys
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 MAX_LENGTH = 256  # method.sft.max_length of the job
 MAX_LOSS_SHARE = 0.6
@@ -38,6 +39,7 @@ def eval_loss(directory: pathlib.Path, documents: pathlib.Path) -> float:
 
 
 def main() -> int:
+    logging.disable_progress_bar()
     demo = pathlib.Path(sys.argv[1])
     events = read_events(demo / "events.jsonl")
     losses = [event["step"]["loss"] for event in events if "step" in event]

@@ -3,7 +3,11 @@
 A document is one function, or the documentation of a module or a class. Order and split depend only
 on the library's files, so the same Python gives the same corpus.
 
-    make_corpus.py OUT_DIR        writes train.jsonl and eval.jsonl, a {"text": ...} a line
+    make_corpus.py OUT_DIR        writes these files, a {"text": ...} a line
+
+    eval.jsonl         held out
+    train.jsonl        what the demo trains on: little, so that two minutes go over it several times
+    vocabulary.jsonl   all but eval.jsonl, for the tokenizer
 """
 
 import ast
@@ -16,7 +20,7 @@ import textwrap
 
 MIN_CHARS = 120
 MAX_CHARS = 2400
-TRAIN_CHARS = 300_000
+TRAIN_CHARS = 120_000
 EVAL_DOCUMENTS = 96
 # Generated tables, translations of one text, and tests teach little.
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "encodings", "site-packages", "dist-packages"}
@@ -79,6 +83,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_jsonl(out / "eval.jsonl", texts[:EVAL_DOCUMENTS])
     write_jsonl(out / "train.jsonl", take_chars(texts[EVAL_DOCUMENTS:], TRAIN_CHARS))
+    write_jsonl(out / "vocabulary.jsonl", texts[EVAL_DOCUMENTS:])
 
 
 if __name__ == "__main__":

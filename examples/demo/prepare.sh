@@ -15,6 +15,6 @@ fi
 rm -rf demo/data demo/model
 mkdir -p demo
 $PYTHON $HERE/make_corpus.py demo/data
-$PYTHON $HERE/make_tokenizer.py demo/data/train.jsonl demo/model
+$PYTHON $HERE/make_tokenizer.py demo/data/vocabulary.jsonl demo/model
 $PYTHON $HERE/make_model.py demo/model
 printf '%s\n' "$wanted" >$STAMP
