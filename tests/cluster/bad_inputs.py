@@ -364,10 +364,9 @@ MACHINE = [
     Case(
         "disk full while training",
         RUN,
-        "",
+        "training.output_dir",
         r"checkpoint-\d.*No space left on device",
         fill_the_disk,
-        kind="DEVICE",
         mount="size=5m",
         leaves=("checkpoint-1", "checkpoint-2"),
     ),

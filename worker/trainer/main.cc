@@ -54,6 +54,10 @@ v1::Failure current_failure() {
   } catch (const c10::OutOfMemoryError& error) {
     return make_failure(v1::Failure::MEMORY, error.what_without_backtrace());
   } catch (const std::system_error& error) {
+    // Only the user can make room; a restart would end the same way.
+    if (error.code() == std::errc::no_space_on_device) {
+      return make_failure(v1::Failure::USER, error.what(), "training.output_dir");
+    }
     return make_failure(v1::Failure::DEVICE, error.what());
   } catch (const c10::Error& error) {
     return make_failure(v1::Failure::BUG, error.what_without_backtrace());
