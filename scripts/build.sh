@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Paths in the cache are relative to the checkout, so that a fresh clone finds what another compiled.
+# Paths in the cache are relative to the checkout: a fresh clone finds what another compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
 preset=$1
