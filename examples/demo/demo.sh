@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 say() { printf '\n== %s\n' "$*"; }
 
 say "Build"
-make --no-print-directory build
+scripts/build.sh release tesserad tessera-agent tessera-trainer tessera
 
 say "Corpus, tokenizer and model, in demo/"
 examples/demo/prepare.sh
