@@ -35,11 +35,18 @@ double sum_of_squares(const at::Tensor& part, int num_ranks) {
     return norm * norm;
   }
   const float* values = part.const_data_ptr<float>();
-  const int partial_sums = std::max(1, kAtenPartialSums / num_ranks);
-  if (partial_sums >= 8) return sum_of_squares<8>(values, part.numel());
-  if (partial_sums >= 4) return sum_of_squares<4>(values, part.numel());
-  if (partial_sums >= 2) return sum_of_squares<2>(values, part.numel());
-  return sum_of_squares<1>(values, part.numel());
+  switch (std::lround(static_cast<double>(kAtenPartialSums) / num_ranks)) {
+    case 8:
+      return sum_of_squares<8>(values, part.numel());
+    case 4:
+      return sum_of_squares<4>(values, part.numel());
+    case 3:
+      return sum_of_squares<3>(values, part.numel());
+    case 2:
+      return sum_of_squares<2>(values, part.numel());
+    default:
+      return sum_of_squares<1>(values, part.numel());
+  }
 }
 
 }  // namespace
