@@ -68,8 +68,14 @@ ShardedUnit::ShardedUnit(std::string name, std::vector<Parameter*> parameters, C
   make_leaves();
 }
 
+// The gather writes into flat_, so it has to end first. A lost peer ends it, too: whoever destroys
+// the unit then has that error in hand, and a second one out of here would abort the process.
 ShardedUnit::~ShardedUnit() {
-  if (gathering_) gathering_->wait();
+  if (!gathering_) return;
+  try {
+    gathering_->wait();
+  } catch (const NetworkError&) {
+  }
 }
 
 // One rank in float32: the leaves are views of the shard, nothing is gathered or freed.

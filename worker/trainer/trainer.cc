@@ -5,14 +5,11 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
-#include <google/protobuf/util/json_util.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/errors.h"
