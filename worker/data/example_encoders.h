@@ -1,0 +1,46 @@
+// The formats of TRL's SFTTrainer: `text`, `prompt` and `completion`, `messages` (or
+// `conversations`), and tokens made beforehand (`input_ids`).
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "worker/data/example.h"
+#include "worker/data/record.h"
+#include "worker/data/tokenizer.h"
+
+namespace tessera {
+
+struct ExampleOptions {
+  std::string text_field = "text";
+  std::filesystem::path tokenizer;  // its directory, which also holds the chat templates
+  std::string eos_token;            // empty: the tokenizer's own
+  // Only tokens of the completion count. Absent: so where the first record has prompt and
+  // completion.
+  std::optional<bool> completion_only_loss;
+  bool assistant_only_loss = false;  // only tokens that the assistant says count
+  // A .jinja file, or a directory with a tokenizer's files. Empty: `tokenizer`.
+  std::filesystem::path chat_template_path;
+};
+
+// How the records of a file become examples. The first record decides the format, and any chat
+// template is parsed once. Immutable: one serves all threads.
+class ExampleFormat {
+ public:
+  virtual ~ExampleFormat() = default;
+  // One a thread. It must not outlive the format, nor the format the tokenizer.
+  virtual std::unique_ptr<ExampleEncoder> make_encoder() const = 0;
+  // What examples depend on besides the records, the options and the tokenizer's own files: the
+  // text of the chat template, and what else is read. For the key of a cache.
+  virtual const std::string& fingerprint() const = 0;
+};
+
+// Reads what the format of `first` needs. Throws UserError: a record of no known format, no EOS
+// token, no chat template or one that does not parse, an option that does not fit the format.
+std::unique_ptr<const ExampleFormat> make_example_format(const ExampleOptions& options,
+                                                         const Tokenizer& tokenizer,
+                                                         const Record& first);
+
+}  // namespace tessera
