@@ -15,6 +15,9 @@ namespace tessera {
 struct Row {
   std::vector<int32_t> tokens;
   std::vector<int32_t> lengths;  // of the documents, each 1 or more; they sum to tokens.size()
+  // For each token, 1 where predicting it counts, else 0. Empty: all count. The first token of a
+  // document has none before it to be predicted from, whatever its mask says.
+  std::vector<uint8_t> loss_mask;
 };
 
 // Immutable and thread safe. Requires 0 <= index < size() throughout.
@@ -23,7 +26,8 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   virtual Row row(int64_t index) const = 0;
-  // What row(index) holds, without making it. Labels: tokens but the first of each document.
+  // What row(index) holds, without making it. Labels: tokens that count and are not the first of
+  // their document.
   virtual int64_t num_tokens(int64_t index) const = 0;
   virtual int64_t num_labels(int64_t index) const = 0;
 };

@@ -29,9 +29,14 @@ class BatchBuilder {
 
   void add_row(const Row& row) {
     auto tokens = std::span(row.tokens);
+    auto loss_mask = std::span(row.loss_mask);
     for (const int32_t length : row.lengths) {
+      const int64_t begin = at_;
       add_document(tokens.first(length));
       tokens = tokens.subspan(length);
+      if (loss_mask.empty()) continue;
+      ignore_masked(begin, loss_mask.first(length));
+      loss_mask = loss_mask.subspan(length);
     }
     batch_.num_tokens += static_cast<int64_t>(row.tokens.size());
   }
@@ -59,6 +64,15 @@ class BatchBuilder {
     std::iota(positions_ + at_, positions_ + at_ + length, int64_t{0});
     batch_.num_labels += length - 1;
     end_document(at_ + length);
+  }
+
+  // The mask is of tokens, so a label's is that of the token after it.
+  void ignore_masked(int64_t begin, std::span<const uint8_t> loss_mask) {
+    for (size_t i = 1; i < loss_mask.size(); ++i) {
+      if (loss_mask[i] != 0) continue;
+      labels_[begin + static_cast<int64_t>(i) - 1] = kIgnoredLabel;
+      --batch_.num_labels;
+    }
   }
 
   void end_document(int64_t end) {

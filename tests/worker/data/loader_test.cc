@@ -66,6 +66,26 @@ TEST(Loader, LaysDocumentsOutFlat) {
   EXPECT_EQ(batch.num_labels, 3);
 }
 
+// One row: documents of 3 and 2 tokens, of which those at 0, 2 and 4 count.
+class MaskedDataset final : public Dataset {
+ public:
+  int64_t size() const override { return 1; }
+  Row row(int64_t) const override {
+    return {.tokens = {5, 6, 7, 8, 9}, .lengths = {3, 2}, .loss_mask = {1, 0, 1, 0, 1}};
+  }
+  int64_t num_tokens(int64_t) const override { return 5; }
+  int64_t num_labels(int64_t) const override { return 2; }
+};
+
+TEST(Loader, LabelsOnlyTokensThatCount) {
+  const MaskedDataset dataset;
+  const Loader loader(dataset, {.batch_rows = 1, .shuffle = false});
+  const Batch batch = loader.microbatch(0, 0);
+  EXPECT_THAT(values(batch.tokens_T), ElementsAre(5, 6, 7, 8, 9));
+  EXPECT_THAT(values(batch.labels_T), ElementsAre(-100, 7, -100, 9, -100));
+  EXPECT_EQ(batch.num_labels, loader.num_labels(0, 0));
+}
+
 TEST(Loader, PadsWithOneIgnoredDocument) {
   const FakeDataset dataset({{3}, {4}});
   const Loader loader(
