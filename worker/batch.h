@@ -32,4 +32,13 @@ struct Batch {
   int64_t num_labels = 0;  // labels that are not ignored
 };
 
+// The batch with its tensors on `device`.
+inline Batch to_device(Batch batch, at::Device device) {
+  if (device.is_cpu()) return batch;
+  for (at::Tensor* tensor : {&batch.tokens_T, &batch.labels_T, &batch.documents.positions_T}) {
+    *tensor = tensor->to(device);
+  }
+  return batch;
+}
+
 }  // namespace tessera

@@ -1,7 +1,9 @@
 #include "worker/trainer/input.h"
 
+#include <ATen/Parallel.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -44,6 +46,36 @@ DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t v
                       : sft.packing_strategy() == "bfd_split" ? PackingStrategy::kBfdSplit
                                                               : PackingStrategy::kWrapped;
   }
+  return options;
+}
+
+std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out,
+                                        int64_t vocab_size) {
+  DatasetOptions options = dataset_options(spec, held_out, vocab_size);
+  options.num_threads = at::get_num_threads();
+  return load_dataset(options);
+}
+
+LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const ModelConfig& config,
+                             int rank, int world_size) {
+  const v1::Training& training = spec.training();
+  LoaderOptions options;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.seed = training.seed();
+  options.pad_to_multiple_of = spec.method().sft().pad_to_multiple_of();
+  options.pad_token_id = std::max<int64_t>(0, config.pad_token_id);
+  if (held_out) {
+    options.batch_rows = training.per_device_eval_batch_size();
+    options.shuffle = false;
+    return options;
+  }
+  options.batch_rows = training.per_device_train_batch_size();
+  options.split_batches = training.accelerator_config().split_batches();
+  options.shuffle = training.has_train_sampling_strategy()
+                        ? training.train_sampling_strategy() == "random"
+                        : training.shuffle_dataset();
+  options.drop_last = training.dataloader_drop_last();
   return options;
 }
 

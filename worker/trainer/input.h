@@ -2,9 +2,12 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/dataset.h"
+#include "worker/data/loader.h"
+#include "worker/model/config.h"
 
 namespace tessera {
 
@@ -15,6 +18,13 @@ v1::TrainerInput read_trainer_input(const std::filesystem::path& path);
 
 // How the spec wants its training, or its held-out, documents read.
 DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t vocab_size);
+
+// Reads them, on this rank's share of the machine's cores. Throws UserError.
+std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size);
+
+// How the spec wants those rows dealt to ranks.
+LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const ModelConfig& config,
+                             int rank, int world_size);
 
 // Directory of the tokenizer: model.tokenizer, else model.path.
 std::filesystem::path tokenizer_directory(const v1::JobSpec& spec);

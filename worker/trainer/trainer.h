@@ -1,20 +1,26 @@
 // One rank of a training run, from loaded weights to the final directory.
+//
+// The loop is here. What it calls on: Cadence (which steps are logged, evaluated, saved),
+// Evaluator, LabelSums (metrics), Checkpointing, Reporter (events).
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "tessera/v1/trainer.pb.h"
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/data/loader.h"
 #include "worker/memory/ledger.h"
 #include "worker/objectives/objective.h"
 #include "worker/optim/adamw.h"
 #include "worker/optim/schedule.h"
+#include "worker/trainer/cadence.h"
+#include "worker/trainer/checkpointing.h"
 #include "worker/trainer/control.h"
+#include "worker/trainer/evaluation.h"
 #include "worker/trainer/events.h"
+#include "worker/trainer/metrics.h"
 #include "worker/trainer/plan.h"
+#include "worker/trainer/reporter.h"
 #include "worker/trainer/step_timer.h"
 
 namespace tessera {
@@ -32,30 +38,21 @@ class Trainer {
   v1::Finished run();
 
  private:
-  // Where in the data the next step begins.
-  struct Cursor {
-    int32_t epoch = 0;
-    int64_t microbatch = 0;
-  };
-  // Sums over this rank's part of a step, then over ranks.
-  struct Sums {
-    double loss = 0, entropy = 0, correct = 0;
-    bool stop = false, save = false;
+  // The microbatches of one step, over all ranks.
+  struct StepData {
+    int64_t num_microbatches = 0;
+    int64_t num_labels = 0;
+    int64_t num_tokens = 0;
   };
 
   int64_t count_total_steps() const;
-  void resume();
-  Sums train_microbatches(int64_t count, int64_t num_labels);
-  void reduce(Sums& sums, bool commands);
-  Batch to_device(Batch batch) const;
-  void train_step();
-  void emit_step(const Sums& sums, int64_t num_labels, int64_t num_tokens, double grad_norm,
-                 double rate, double epoch);
-  void emit_memory(bool due);
-  void evaluate();
-  void save();
-  std::string export_model();
-  std::vector<FlatShard> state_vectors() const;
+  StepData next_step_data() const;
+  CommandReader::Pending train_step();
+  LabelSums train_microbatches(const StepData& data);
+  CommandReader::Pending reduce(LabelSums& sums);
+  double advance(const StepData& data);
+  void report_step(const LabelSums& sums, const StepData& data, double grad_norm, double rate,
+                   double epoch);
   void check_finite(double value, const char* what) const;
 
   const v1::TrainerInput& input_;
@@ -63,24 +60,21 @@ class Trainer {
   StepTimer timer_;
   std::unique_ptr<Collectives> ranks_;  // timed
   at::Device device_;
-  EventWriter& events_;
-  MemoryLedger& ledger_;
   CommandReader& commands_;
   Lease lease_;
+  Reporter reporter_;
+  Checkpointing checkpointing_;
   ModelConfig config_;
-  std::optional<FoundCheckpoint> resume_from_;
-  std::unique_ptr<Dataset> train_data_, eval_data_;
-  std::unique_ptr<Loader> loader_;
   std::unique_ptr<Objective> objective_;
+  std::unique_ptr<Dataset> train_data_;
+  std::unique_ptr<Loader> loader_;
+  std::optional<Evaluator> evaluator_;
   TrainableModel trainable_;
   std::unique_ptr<AdamW> optimizer_;
   int64_t total_steps_ = 0;
-  int step_ = 0;  // steps taken
-  int saved_step_ = 0;
-  int64_t num_tokens_ = 0;
-  Cursor cursor_;
-  bool stopped_ = false;
-  std::chrono::steady_clock::time_point last_memory_{};
+  std::optional<Cadence> cadence_;
+  // What a checkpoint holds: steps taken, the data cursor, sums that span steps.
+  v1::CheckpointState state_;
 };
 
 }  // namespace tessera

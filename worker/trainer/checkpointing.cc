@@ -1,0 +1,82 @@
+#include "worker/trainer/checkpointing.h"
+
+#include <chrono>
+
+#include "worker/trainer/input.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMaxExportFileBytes = int64_t{5} << 30;
+
+std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer) {
+  std::vector<FlatShard> vectors = optimizer.state();
+  for (const auto& unit : trainable.units) {
+    vectors.push_back(
+        {unit->layout().name + "/parameter", unit->shard(), unit->layout().used_numel});
+  }
+  return vectors;
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(const v1::TrainerInput& input, Collectives& ranks, Reporter& reporter)
+    : input_(input), ranks_(ranks), reporter_(reporter), lease_(input) {
+  if (input_.attempt() > 1) {
+    resume_from_ = find_latest_checkpoint(input_.spec().training().output_dir(), input_.job_id());
+  }
+}
+
+std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& trainable,
+                                                         AdamW& optimizer) {
+  if (!resume_from_) return std::nullopt;
+  const v1::CheckpointState state =
+      load_checkpoint(resume_from_->path, state_vectors(trainable, optimizer), ranks_);
+  optimizer.set_step(state.step());
+  saved_step_ = state.step();
+  return state;
+}
+
+void Checkpointing::save(const v1::CheckpointState& state, const TrainableModel& trainable,
+                         const AdamW& optimizer) {
+  if (saved_step_ == state.step()) return;
+  const auto begin = std::chrono::steady_clock::now();
+  reporter_.progress("save", state.step());
+  lease_.check();
+  const v1::Training& training = input_.spec().training();
+  v1::CheckpointState complete = state;
+  complete.set_job_id(input_.job_id());
+  complete.set_world_size(ranks_.size());
+  complete.set_seed(training.seed());
+  const SavedCheckpoint saved =
+      save_checkpoint(training.output_dir(), complete, state_vectors(trainable, optimizer),
+                      training.save_total_limit(), ranks_);
+  saved_step_ = state.step();
+  v1::CheckpointSaved report;
+  report.set_step(state.step());
+  report.set_path(saved.path.string());
+  report.set_bytes(saved.bytes);
+  report.set_seconds(
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  reporter_.saved(report);
+}
+
+std::string Checkpointing::export_model(int step, const TrainableModel& trainable) {
+  reporter_.progress("save", step);
+  lease_.check();
+  const v1::JobSpec& spec = input_.spec();
+  const std::filesystem::path final_dir =
+      std::filesystem::path(spec.training().output_dir()) / "final";
+  std::vector<FlatLayout> layouts;
+  std::vector<at::Tensor> shards;
+  for (const auto& unit : trainable.units) {
+    layouts.push_back(unit->layout());
+    shards.push_back(unit->shard());
+  }
+  const at::ScalarType dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  export_hugging_face(final_dir, spec.model().path(), tokenizer_directory(spec), layouts, shards,
+                      dtype, kMaxExportFileBytes, ranks_);
+  return final_dir.string();
+}
+
+}  // namespace tessera

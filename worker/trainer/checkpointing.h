@@ -1,0 +1,44 @@
+// The state of a training run on disk: checkpoints, resuming from one, and the final directory.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "tessera/v1/trainer.pb.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/optim/adamw.h"
+#include "worker/trainer/control.h"
+#include "worker/trainer/plan.h"
+#include "worker/trainer/reporter.h"
+
+namespace tessera {
+
+class Checkpointing {
+ public:
+  // Looks for the checkpoint to go on from where this is not the job's first attempt. All
+  // references outlive this.
+  Checkpointing(const v1::TrainerInput& input, Collectives& ranks, Reporter& reporter);
+
+  // Step of the checkpoint to go on from; 0: none.
+  int resumed_step() const { return resume_from_ ? resume_from_->step : 0; }
+  // Collective. Loads that checkpoint, if there is one. Throws UserError.
+  std::optional<v1::CheckpointState> resume(const TrainableModel& trainable, AdamW& optimizer);
+
+  // Collective. A step is saved once, however often this is called. Throws NetworkError when the
+  // lease ran out, std::system_error.
+  void save(const v1::CheckpointState& state, const TrainableModel& trainable,
+            const AdamW& optimizer);
+  // Collective. Writes output_dir/final and returns its path. Throws as save() does.
+  std::string export_model(int step, const TrainableModel& trainable);
+
+ private:
+  const v1::TrainerInput& input_;
+  Collectives& ranks_;
+  Reporter& reporter_;
+  Lease lease_;
+  std::optional<FoundCheckpoint> resume_from_;
+  int saved_step_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,65 @@
+#include "worker/trainer/reporter.h"
+
+#include <unistd.h>
+
+namespace tessera {
+namespace {
+
+constexpr auto kMemoryInterval = std::chrono::seconds(1);
+
+}  // namespace
+
+void Reporter::started(int resumed_step) {
+  v1::TrainerEvent event;
+  event.mutable_started()->set_pid(getpid());
+  event.mutable_started()->set_resumed_step(resumed_step);
+  events_.write(std::move(event));
+}
+
+void Reporter::step(const v1::StepMetrics& metrics) {
+  if (rank_ != 0) return;
+  v1::TrainerEvent event;
+  *event.mutable_step() = metrics;
+  events_.write(std::move(event));
+}
+
+void Reporter::evaluated(const v1::EvalMetrics& metrics) {
+  if (rank_ != 0) return;
+  v1::TrainerEvent event;
+  *event.mutable_eval() = metrics;
+  events_.write(std::move(event));
+}
+
+void Reporter::saved(const v1::CheckpointSaved& checkpoint) {
+  if (rank_ != 0) return;
+  v1::TrainerEvent event;
+  *event.mutable_checkpoint() = checkpoint;
+  events_.write(std::move(event));
+}
+
+void Reporter::memory(int step, bool now) {
+  const auto time = std::chrono::steady_clock::now();
+  if (!now && time - last_memory_ < kMemoryInterval) return;
+  last_memory_ = time;
+  const MemoryLedger::Snapshot snapshot = ledger_.snapshot();
+  const ProcessMemory process = process_memory();
+  v1::TrainerEvent event;
+  v1::MemorySnapshot& memory = *event.mutable_memory();
+  memory.set_rank(rank_);
+  memory.set_step(step);
+  memory.set_current_bytes(snapshot.current_bytes);
+  memory.set_peak_bytes(snapshot.peak_bytes);
+  memory.set_rss_bytes(process.rss_bytes);
+  memory.set_peak_rss_bytes(process.peak_rss_bytes);
+  for (int i = 0; i < kNumOwners; ++i) {
+    if (snapshot.peak_by_owner[i] == 0) continue;
+    v1::OwnerBytes& owner = *memory.add_owners();
+    owner.set_owner(std::string(owner_name(static_cast<Owner>(i))));
+    owner.set_current_bytes(snapshot.current_by_owner[i]);
+    owner.set_at_peak_bytes(snapshot.at_peak_by_owner[i]);
+    owner.set_peak_bytes(snapshot.peak_by_owner[i]);
+  }
+  events_.write(std::move(event));
+}
+
+}  // namespace tessera

@@ -1,0 +1,36 @@
+// The events of a training run: what a rank tells of its steps, evaluations, checkpoints and
+// memory.
+#pragma once
+
+#include <chrono>
+
+#include "tessera/v1/trainer.pb.h"
+#include "worker/memory/ledger.h"
+#include "worker/trainer/events.h"
+
+namespace tessera {
+
+// Steps, evaluations and checkpoints are rank 0's to report, memory every rank's.
+class Reporter {
+ public:
+  // All references outlive this.
+  Reporter(EventWriter& events, const MemoryLedger& ledger, int rank)
+      : events_(events), ledger_(ledger), rank_(rank) {}
+
+  void started(int resumed_step);
+  // See EventWriter::progress.
+  void progress(const char* phase, int step) { events_.progress(phase, step); }
+  void step(const v1::StepMetrics& metrics);
+  void evaluated(const v1::EvalMetrics& metrics);
+  void saved(const v1::CheckpointSaved& checkpoint);
+  // At most one a second, unless `now`.
+  void memory(int step, bool now);
+
+ private:
+  EventWriter& events_;
+  const MemoryLedger& ledger_;
+  int rank_;
+  std::chrono::steady_clock::time_point last_memory_{};
+};
+
+}  // namespace tessera
