@@ -108,13 +108,9 @@ const BadFile kBadFiles[] = {
      "job.yaml:10:3: training.learning_rte is not a field; did you mean learning_rate?"},
     {"MisspeltSection", edited("parallelism", "paralelism"),
      "job.yaml:14:1: paralelism is not a field; did you mean parallelism?"},
-    {"NothingNear", edited("learning_rate", "zzz"),
-     "job.yaml:10:3: training.zzz is not a field; training has: max_steps, num_train_epochs, "
-     "per_device_train_batch_size, per_device_eval_batch_size, gradient_accumulation_steps, "
-     "accelerator_config, learning_rate, lr_scheduler_type, warmup_steps, weight_decay, "
-     "adam_beta1, adam_beta2, adam_epsilon, max_grad_norm, seed, train_sampling_strategy, "
-     "shuffle_dataset, dataloader_drop_last, save_strategy, save_steps, save_total_limit, "
-     "eval_strategy, eval_steps, logging_steps, output_dir"},
+    {"NothingNear", edited("num_processes", "zzz"),
+     "job.yaml:14:16: parallelism.zzz is not a field; parallelism has: num_processes, "
+     "dp_replicate_size, dp_shard_size, cp_size"},
     {"MethodFieldUnderTraining", edited("max_steps: 200", "packing: true"),
      "job.yaml:9:3: training.packing stands under method.sft"},
     {"TrainingFieldUnderMethod", edited("packing: true", "learning_rate: 1"),

@@ -29,7 +29,7 @@ CASES = [
     "sft_grad_clip_active",
     "sft_padding_free",
 ]
-SFT_FIELDS = ["packing", "packing_strategy", "padding_free"]
+SFT_FIELDS = ["packing", "packing_strategy", "padding_free", "loss_type"]
 TRAINING_FIELDS = [
     "max_steps",
     "learning_rate",

@@ -32,7 +32,7 @@ class DecoderModel {
   at::Tensor forward(const Batch& batch);
   // Final norm, then fused_head.
   HeadOutput head(const at::Tensor& hidden_TD, const at::Tensor& labels_T,
-                  const at::Tensor& known_gradient_T = {});
+                  const HeadRequest& request = {});
 
   const ModelConfig& config() const { return config_; }
 

@@ -14,18 +14,35 @@ struct HeadOutput {
   at::Tensor logprobs_T;  // float32, differentiable: log p(label), 0 where the label is ignored
   at::Tensor entropy_T;   // float32: of the predicted distribution, in nats, 0 where ignored
   at::Tensor correct_T;   // float32: 1 where the label is the most likely token, 0 elsewhere
+  // float32, differentiable: the mean of log p over the vocabulary, 0 where the label is ignored.
+  // Undefined unless asked for.
+  at::Tensor mean_logprobs_T;
+};
+
+// The gradient that an objective's loss will have with respect to the outputs, where the objective
+// can tell before it has seen them.
+struct KnownGradient {
+  at::Tensor logprobs_T;  // float32; undefined: nothing is known
+  // Each token's gradient is logprobs_T times the probability of its label.
+  bool times_probability = false;
+  at::Tensor mean_logprobs_T;  // float32; undefined: zero
+};
+
+// What an objective wants of the head.
+struct HeadRequest {
+  bool mean_logprobs = false;
+  KnownGradient gradient;
 };
 
 // hidden_TD and weight_VD in the compute dtype, labels_T int64 with kIgnoredLabel. Softmax and sums
 // are taken in float32. Peak memory: about 2 * chunk_tokens * V float32, plus the gradient of the
 // weight.
 //
-// `known_gradient_T` (float32, or undefined): the gradient that logprobs_T will get, where an
-// objective knows it beforehand. Gradients are then made in forward, while a chunk's logits are
-// there anyway, and backward runs no matrix product: three instead of four in all. Backward throws
-// when the gradient turns out to be another.
+// With request.gradient, gradients are made in forward, while a chunk's logits are there anyway,
+// and backward runs no matrix product: three instead of four in all. Backward throws when the
+// gradient turns out to be another.
 HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
                       const at::Tensor& labels_T, int64_t chunk_tokens,
-                      const at::Tensor& known_gradient_T = {});
+                      const HeadRequest& request = {});
 
 }  // namespace tessera

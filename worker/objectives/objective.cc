@@ -4,10 +4,10 @@
 
 namespace tessera {
 
-std::unique_ptr<Objective> make_objective(const v1::Method& method) {
-  switch (method.kind_case()) {
+std::unique_ptr<Objective> make_objective(const v1::JobSpec& spec) {
+  switch (spec.method().kind_case()) {
     case v1::Method::kSft:
-      return make_sft(method.sft());
+      return make_sft(spec);
     case v1::Method::KIND_NOT_SET:
       break;
   }

@@ -16,14 +16,14 @@ class Objective {
   // The sum whose gradient is taken, float32 scalar, over this rank's microbatch. The trainer
   // divides it by the number of labels of the whole step, over ranks and microbatches.
   virtual at::Tensor loss_sum(const HeadOutput& head, const Batch& batch) const = 0;
-  // The gradient of loss_sum / normalizer with respect to logprobs_T, where it does not depend on
-  // them: the head then saves a matrix product (fused_head). Else undefined.
-  virtual at::Tensor known_gradient(const Batch&, double /*normalizer*/) const { return {}; }
+  // What the head shall make for loss_sum(), with the gradient of loss_sum / normalizer where that
+  // is known beforehand: the head then saves a matrix product.
+  virtual HeadRequest head_request(const Batch& batch, double normalizer) const = 0;
 };
 
 // The objective of the spec's method.
-std::unique_ptr<Objective> make_objective(const v1::Method& method);
+std::unique_ptr<Objective> make_objective(const v1::JobSpec& spec);
 
-std::unique_ptr<Objective> make_sft(const v1::Sft& config);
+std::unique_ptr<Objective> make_sft(const v1::JobSpec& spec);
 
 }  // namespace tessera

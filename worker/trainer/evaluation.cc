@@ -31,7 +31,9 @@ v1::EvalMetrics Evaluator::evaluate(TrainableModel& trainable, int step, Reporte
   for (int64_t i = 0; i < loader_->microbatches_per_epoch(); ++i) {
     reporter.progress("eval", step);
     const Batch batch = to_device(loader_->microbatch(0, i), device_);
-    const HeadOutput head = trainable.model->head(trainable.model->forward(batch), batch.labels_T);
+    const at::Tensor hidden_TD = trainable.model->forward(batch);
+    const HeadOutput head = trainable.model->head(hidden_TD, batch.labels_T,
+                                                  objective_.head_request(batch, /*normalizer=*/1));
     sums.add(objective_.loss_sum(head, batch), head);
     num_labels += loader_->num_labels(0, i);
     num_tokens += loader_->num_tokens(0, i);

@@ -22,6 +22,13 @@ constexpr RefusedCombination kRefused[] = {
               spec.method().sft().max_length() == 0;
      },
      "method.sft.max_length", "method.sft.max_length is 0, and packing needs a row length above 0"},
+    {[](const v1::JobSpec& spec) {
+       return spec.method().sft().loss_type() == "dft" &&
+              spec.training().label_smoothing_factor() > 0;
+     },
+     "training.label_smoothing_factor",
+     "training.label_smoothing_factor is above 0, and method.sft.loss_type dft takes no smoothed "
+     "labels"},
 };
 
 std::string shape_text(const std::vector<int64_t>& shape) {

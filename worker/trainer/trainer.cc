@@ -34,7 +34,7 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
       reporter_(events, ledger, ranks.rank()),
       checkpointing_(input, *ranks_, reporter_),
       config_(read_model_config(spec_.model().path())),
-      objective_(make_objective(spec_.method())) {
+      objective_(make_objective(spec_)) {
   reporter_.started(checkpointing_.resumed_step());
   train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size);
   loader_ = std::make_unique<Loader>(
@@ -130,7 +130,7 @@ LabelSums Trainer::train_microbatches(const StepData& data) {
     reporter_.progress("forward", state_.step() + 1);
     const at::Tensor hidden_TD = trainable_.model->forward(batch);
     const HeadOutput head = trainable_.model->head(hidden_TD, batch.labels_T,
-                                                   objective_->known_gradient(batch, normalizer));
+                                                   objective_->head_request(batch, normalizer));
     const at::Tensor loss_sum = objective_->loss_sum(head, batch);
     timer_.enter(Phase::kBackward);
     reporter_.progress("backward", state_.step() + 1);

@@ -17,50 +17,92 @@ namespace tessera {
 namespace {
 
 struct Result {
-  at::Tensor logprobs, entropy, correct, grad_hidden, grad_weight;
+  at::Tensor logprobs, entropy, correct, mean_logprobs, grad_hidden, grad_weight;
 };
 
+// Backward through sum(logprobs * upstream), each term perhaps times the label's probability, and,
+// where it is defined, sum(mean_logprobs * mean).
+struct Upstream {
+  at::Tensor logprobs;
+  at::Tensor mean_logprobs;
+  bool times_probability = false;
+};
+
+// A chunk of 0: without the fused head. `known` is told to it.
 Result run(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-           const at::Tensor& upstream, int64_t chunk, bool known = false) {
+           const Upstream& upstream, int64_t chunk, const KnownGradient& known = {}) {
   const at::Tensor h = hidden.detach().clone().requires_grad_(true);
   const at::Tensor w = weight.detach().clone().requires_grad_(true);
   HeadOutput out;
   if (chunk > 0) {
-    out = fused_head(h, w, labels, chunk, known ? upstream : at::Tensor());
+    out = fused_head(h, w, labels, chunk, {upstream.mean_logprobs.defined(), known});
   } else {
     const at::Tensor all = at::log_softmax(at::mm(h, w.t()), 1);
     const at::Tensor kept = (labels != kIgnoredLabel).to(at::kFloat);
     out.logprobs_T = all.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1) * kept;
     out.entropy_T = -(all.exp() * all).sum(1).detach() * kept;
     out.correct_T = (all.argmax(1) == labels).to(at::kFloat);
+    out.mean_logprobs_T = all.mean(1) * kept;
   }
-  torch::autograd::backward({(out.logprobs_T * upstream).sum()}, {});
-  return {out.logprobs_T.detach(), out.entropy_T, out.correct_T, h.grad(), w.grad()};
+  at::Tensor terms = out.logprobs_T * upstream.logprobs;
+  if (upstream.times_probability) terms = terms * out.logprobs_T.detach().exp();
+  at::Tensor loss = terms.sum();
+  if (upstream.mean_logprobs.defined())
+    loss = loss + (out.mean_logprobs_T * upstream.mean_logprobs).sum();
+  torch::autograd::backward({loss}, {});
+  return {out.logprobs_T.detach(),
+          out.entropy_T,
+          out.correct_T,
+          upstream.mean_logprobs.defined() ? out.mean_logprobs_T.detach() : at::Tensor(),
+          h.grad(),
+          w.grad()};
+}
+
+void expect_close(const Result& ours, const Result& plain) {
+  EXPECT_TRUE(at::allclose(ours.logprobs, plain.logprobs, 1e-5, 1e-5));
+  EXPECT_TRUE(at::allclose(ours.entropy, plain.entropy, 1e-5, 1e-5));
+  EXPECT_TRUE(at::equal(ours.correct, plain.correct));
+  ASSERT_EQ(ours.mean_logprobs.defined(), plain.mean_logprobs.defined());
+  if (plain.mean_logprobs.defined()) {
+    EXPECT_TRUE(at::allclose(ours.mean_logprobs, plain.mean_logprobs, 1e-5, 1e-5));
+  }
+  EXPECT_TRUE(at::allclose(ours.grad_hidden, plain.grad_hidden, 1e-4, 1e-5));
+  EXPECT_TRUE(at::allclose(ours.grad_weight, plain.grad_weight, 1e-4, 1e-5));
 }
 
 class FusedHead : public testing::TestWithParam<int64_t> {};
 
 TEST_P(FusedHead, EqualsTheWholeLogits) {
-  const at::Tensor hidden = at::randn({23, 8}), weight = at::randn({41, 8}),
-                   upstream = at::randn({23});
+  const at::Tensor hidden = at::randn({23, 8}), weight = at::randn({41, 8});
   at::Tensor labels = at::randint(0, 41, {23}, at::kLong);
   for (const int64_t ignored : {0, 5, 6, 22}) labels.select(0, ignored).fill_(kIgnoredLabel);
-  const Result plain = run(hidden, weight, labels, upstream, 0);
-  for (const bool known : {false, true}) {
-    const Result ours = run(hidden, weight, labels, upstream, GetParam(), known);
-    EXPECT_TRUE(at::allclose(ours.logprobs, plain.logprobs, 1e-5, 1e-5));
-    EXPECT_TRUE(at::allclose(ours.entropy, plain.entropy, 1e-5, 1e-5));
-    EXPECT_TRUE(at::equal(ours.correct, plain.correct));
-    EXPECT_TRUE(at::allclose(ours.grad_hidden, plain.grad_hidden, 1e-4, 1e-5));
-    EXPECT_TRUE(at::allclose(ours.grad_weight, plain.grad_weight, 1e-4, 1e-5));
+  for (const bool mean : {false, true}) {
+    const Upstream upstream{at::randn({23}), mean ? at::randn({23}) : at::Tensor()};
+    const Result plain = run(hidden, weight, labels, upstream, 0);
+    expect_close(run(hidden, weight, labels, upstream, GetParam()), plain);
+    const KnownGradient known{upstream.logprobs, false, upstream.mean_logprobs};
+    expect_close(run(hidden, weight, labels, upstream, GetParam(), known), plain);
   }
+}
+
+// As of a loss that weights each label with its probability.
+TEST_P(FusedHead, TakesAKnownGradientThatIsAMultipleOfTheProbability) {
+  const at::Tensor hidden = at::randn({23, 8}), weight = at::randn({41, 8});
+  const at::Tensor labels = at::randint(0, 41, {23}, at::kLong);
+  const Upstream upstream{at::randn({23}), {}, /*times_probability=*/true};
+  expect_close(run(hidden, weight, labels, upstream, GetParam(), {upstream.logprobs, true, {}}),
+               run(hidden, weight, labels, upstream, 0));
 }
 
 TEST(FusedHeadEdge, RefusesAGradientOtherThanTheOneItWasTold) {
   const at::Tensor h = at::randn({4, 8}).requires_grad_(true), w = at::randn({5, 8});
-  const at::Tensor labels = at::randint(0, 5, {4}, at::kLong);
-  const HeadOutput out = fused_head(h, w, labels, 4, at::full({4}, -0.5));
+  const at::Tensor labels = at::randint(0, 5, {4}, at::kLong), half = at::full({4}, -0.5);
+  const HeadOutput out = fused_head(h, w, labels, 4, {.gradient = {.logprobs_T = half}});
   EXPECT_THROW(torch::autograd::backward({out.logprobs_T.sum()}, {}), c10::Error);
+  const HeadOutput both = fused_head(
+      h, w, labels, 4,
+      {.mean_logprobs = true, .gradient = {.logprobs_T = half, .mean_logprobs_T = half}});
+  EXPECT_THROW(torch::autograd::backward({both.logprobs_T.sum() * -0.5}, {}), c10::Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Chunks, FusedHead, testing::Values(1, 4, 19, 512));
@@ -68,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Chunks, FusedHead, testing::Values(1, 4, 19, 512));
 TEST(FusedHeadEdge, NoLabelsGiveZerosAndZeroGradients) {
   const at::Tensor hidden = at::randn({3, 8}), weight = at::randn({5, 8});
   const at::Tensor labels = at::full({3}, kIgnoredLabel, at::kLong);
-  const Result out = run(hidden, weight, labels, at::randn({3}), 4);
+  const Result out = run(hidden, weight, labels, {at::randn({3}), {}}, 4);
   EXPECT_EQ(out.logprobs.abs().sum().item<float>(), 0);
   EXPECT_EQ(out.grad_hidden.abs().sum().item<float>(), 0);
   EXPECT_EQ(out.grad_weight.abs().sum().item<float>(), 0);
