@@ -4,6 +4,7 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(absl REQUIRED CONFIG)
+include(TesseraArrow)
 
 if(TESSERA_BUILD_SERVICE)
   find_package(gRPC REQUIRED CONFIG)

@@ -48,8 +48,8 @@ int main(int argc, char** argv) {
   }
   try {
     tessera::DatasetOptions options;
-    options.path = argv[1];
-    options.tokenizer = argv[2];
+    options.sources.push_back({.paths = {argv[1]}});
+    options.examples.tokenizer = argv[2];
     options.max_length = std::stoll(argv[3]);
     options.packing = strategies.at(argv[4]);
     tessera::print_rows(options);

@@ -1,198 +1,187 @@
 #include "worker/data/dataset.h"
 
-#include <algorithm>
-#include <atomic>
-#include <exception>
-#include <numeric>
-#include <span>
-#include <thread>
+#include <array>
+#include <chrono>
+#include <stdexcept>
 
-#include "worker/data/jsonl.h"
+#include "worker/data/content_hash.h"
+#include "worker/data/data_files.h"
+#include "worker/data/encode_records.h"
+#include "worker/data/row_plan.h"
+#include "worker/data/token_cache.h"
 #include "worker/data/tokenizer.h"
 #include "worker/errors.h"
 
 namespace tessera {
 namespace {
 
-constexpr size_t kBlockLines = 64;  // tokenised at a time by one thread
-constexpr int kMaxThreads = 64;
-
-// Documents one after the other.
-struct Documents {
-  std::vector<int32_t> tokens;
-  std::vector<int64_t> lengths;
-};
+// What a tokenizer's directory may hold that ids or templates depend on.
+constexpr std::array kTokenizerFiles = {"tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "config.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja"};
 
 class PackedDataset final : public Dataset {
  public:
-  PackedDataset(Documents documents, PackingPlan plan, bool one_document_a_row)
-      : tokens_(std::move(documents.tokens)),
-        plan_(std::move(plan)),
-        one_document_a_row_(one_document_a_row) {
-    std::vector<int64_t> begins(documents.lengths.size());
-    std::exclusive_scan(documents.lengths.begin(), documents.lengths.end(), begins.begin(),
-                        int64_t{0});
-    for (Segment& segment : plan_.segments) segment.begin += begins[segment.document];
-    num_tokens_.reserve(plan_.num_rows());
-    for (int64_t row = 0; row < plan_.num_rows(); ++row) {
-      int64_t count = 0;
-      for (const Segment& segment : plan_.row(row)) count += segment.length;
-      num_tokens_.push_back(count);
-    }
-  }
+  PackedDataset(std::vector<std::unique_ptr<TokenStore>> stores, const DatasetOptions& options)
+      : corpus_(std::move(stores)),
+        plan_(corpus_, order_of(options), {options.max_length, options.packing}),
+        one_document_a_row_(options.packing == PackingStrategy::kWrapped) {}
 
-  int64_t size() const override { return plan_.num_rows(); }
+  int64_t size() const override { return plan_.size(); }
 
   Row row(int64_t index) const override {
     Row row;
-    row.tokens.reserve(num_tokens_[index]);
-    for (const Segment& segment : plan_.row(index)) {
-      const auto begin = tokens_.begin() + segment.begin;
-      row.tokens.insert(row.tokens.end(), begin, begin + segment.length);
-      if (!one_document_a_row_) row.lengths.push_back(static_cast<int32_t>(segment.length));
-    }
+    plan_.for_each(index, [&](int64_t document, int64_t begin, int64_t length) {
+      const auto [store, at] = corpus_.find(document);
+      store.append_tokens(at, begin, length, row.tokens);
+      if (corpus_.has_masks()) store.append_mask(at, begin, length, row.loss_mask);
+      if (!one_document_a_row_) row.lengths.push_back(static_cast<int32_t>(length));
+    });
     if (one_document_a_row_) row.lengths.push_back(static_cast<int32_t>(row.tokens.size()));
     return row;
   }
 
-  int64_t num_tokens(int64_t index) const override { return num_tokens_[index]; }
+  int64_t num_tokens(int64_t index) const override {
+    int64_t total = 0;
+    plan_.for_each(index, [&](int64_t, int64_t, int64_t length) { total += length; });
+    return total;
+  }
 
   int64_t num_labels(int64_t index) const override {
-    const auto documents = one_document_a_row_ ? 1 : static_cast<int64_t>(plan_.row(index).size());
-    return num_tokens_[index] - documents;
+    int64_t total = 0;
+    bool begins_document = true;
+    plan_.for_each(index, [&](int64_t document, int64_t begin, int64_t length) {
+      const auto [store, at] = corpus_.find(document);
+      const int64_t skipped = begins_document ? 1 : 0;
+      total += store.count(at, begin + skipped, length - skipped);
+      begins_document = !one_document_a_row_;
+    });
+    return total;
   }
 
  private:
-  std::vector<int32_t> tokens_;
-  PackingPlan plan_;  // its segments begin at a place in tokens_
-  bool one_document_a_row_;
-  std::vector<int64_t> num_tokens_;  // of each row
+  // Empty: one after the other.
+  std::vector<uint32_t> order_of(const DatasetOptions& options) const {
+    if (options.sources.size() == 1) return {};
+    std::vector<MixtureSource> sources;
+    for (size_t i = 0; i < options.sources.size(); ++i) {
+      sources.push_back({corpus_.store(i).size(), options.sources[i].weight});
+    }
+    return interleave(sources, options.stopping, options.mixture_seed);
+  }
+
+  const Corpus corpus_;
+  const RowPlan plan_;
+  const bool one_document_a_row_;
 };
 
-// Turns lines into tokens; one a thread.
-class LineTokenizer {
+// Makes the documents of one source, or finds them in the cache.
+class SourceLoader {
  public:
-  LineTokenizer(const DatasetOptions& options, const JsonlFile& file, const Tokenizer& tokenizer,
-                const std::string& eos_token)
-      : options_(options),
-        file_(file),
-        tokenizer_(tokenizer),
-        eos_token_(eos_token),
-        parser_(file),
-        encoder_(tokenizer) {}
+  SourceLoader(const DatasetOptions& options, const Tokenizer& tokenizer, TokenCache* cache)
+      : options_(options), tokenizer_(tokenizer), cache_(cache) {}
 
-  void append(const JsonlFile::Line& line, Documents& documents) {
-    text_ = parser_.string(line, options_.text_field);
-    if (!text_.ends_with(eos_token_)) text_ += eos_token_;
-    const size_t begin = documents.tokens.size();
-    encoder_.encode(text_, documents.tokens);
-    const auto tokens = std::span(documents.tokens).subspan(begin);
-    documents.lengths.push_back(static_cast<int64_t>(tokens.size()));
-    if (options_.vocab_size > 0) check(line, tokens);
+  std::unique_ptr<TokenStore> load(const DataSource& source) const {
+    const auto files = find_data_files(source.paths, source.field);
+    const auto format = format_of(source, files);
+    if (cache_ != nullptr) {
+      const std::string key = key_of(files, *format);
+      return cache_->get(key, [&](TokenStoreWriter& writer) {
+        encode(files, *format, writer);
+        if (key_of(files, *format) != key) {
+          throw UserError(source.field, source.paths.front().string() +
+                                            " was changed while it was read; start the job again");
+        }
+      });
+    }
+    TokenStoreWriter writer;
+    encode(files, *format, writer);
+    writer.finish();
+    return std::make_unique<TokenStore>(writer);
   }
 
  private:
-  void check(const JsonlFile::Line& line, std::span<const int32_t> tokens) const {
-    for (const int32_t id : tokens) {
-      if (id < options_.vocab_size) continue;
-      file_.fail(line, "the tokenizer gives \"" + tokenizer_.token_of(id) + "\" the id " +
-                           std::to_string(id) + ", which must be below the model's vocab_size " +
-                           std::to_string(options_.vocab_size));
+  std::unique_ptr<const ExampleFormat> format_of(const DataSource& source,
+                                                 std::span<const RecordFile> files) const {
+    for (const RecordFile& file : files) {
+      const auto reader = open_records(file);
+      while (const auto block = reader->next_block()) {
+        const Record* first = block->next();
+        if (first != nullptr) return make_example_format(options_.examples, tokenizer_, *first);
+      }
     }
+    throw UserError(source.field, source.paths.front().string() + ": there are no documents in it");
+  }
+
+  // Of everything the tokens depend on; tokens of another build of this program are not trusted.
+  std::string key_of(std::span<const RecordFile> files, const ExampleFormat& format) const {
+    ContentHash key;
+    key.add(cache_->content_hash({std::filesystem::read_symlink("/proc/self/exe"), ""}));
+    for (const char* name : kTokenizerFiles) {
+      const auto path = options_.examples.tokenizer / name;
+      key.add(std::filesystem::exists(path) ? cache_->content_hash({path, kTokenizerField}) : "");
+    }
+    const ExampleOptions& examples = options_.examples;
+    const auto completion_only = examples.completion_only_loss;
+    key.add(examples.text_field);
+    key.add(examples.eos_token);
+    key.add(completion_only ? (*completion_only ? "1" : "0") : "");
+    key.add(examples.assistant_only_loss ? "1" : "0");
+    key.add(format.fingerprint());
+    key.add(std::to_string(options_.vocab_size));
+    for (const RecordFile& file : files) key.add(cache_->content_hash(file));
+    return key.hex();
+  }
+
+  void encode(std::span<const RecordFile> files, const ExampleFormat& format,
+              TokenStoreWriter& writer) const {
+    const auto begin = std::chrono::steady_clock::now();
+    encode_records(files, format, tokenizer_, {options_.num_threads, options_.vocab_size},
+                   [&](std::span<const int32_t> tokens, std::span<const uint8_t> loss_mask) {
+                     writer.append(tokens, loss_mask);
+                     options_.reports.alive();
+                     return writer.num_documents() != options_.max_documents;
+                   });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    options_.reports.note("tokenised " + std::to_string(writer.num_documents()) + " documents, " +
+                          std::to_string(writer.num_tokens()) + " tokens, in " +
+                          std::to_string(seconds.count()) + " s");
   }
 
   const DatasetOptions& options_;
-  const JsonlFile& file_;
   const Tokenizer& tokenizer_;
-  const std::string& eos_token_;
-  JsonlParser parser_;
-  Encoder encoder_;
-  std::string text_;
+  TokenCache* const cache_;
 };
-
-struct Block {
-  Documents documents;
-  std::exception_ptr error;
-};
-
-// Blocks are taken in order, so those before one that fails are all read: the first error in the
-// file is reported whatever the threads do.
-std::vector<Block> tokenize_blocks(const DatasetOptions& options, const JsonlFile& file,
-                                   const Tokenizer& tokenizer, const std::string& eos_token) {
-  const auto& lines = file.lines();
-  std::vector<Block> blocks((lines.size() + kBlockLines - 1) / kBlockLines);
-  std::atomic<size_t> next_block{0};
-  std::atomic<bool> failed{false};
-  const auto work = [&] {
-    LineTokenizer line_tokenizer(options, file, tokenizer, eos_token);
-    while (!failed) {
-      const size_t index = next_block++;
-      if (index >= blocks.size()) return;
-      const size_t end = std::min(lines.size(), (index + 1) * kBlockLines);
-      try {
-        for (size_t i = index * kBlockLines; i < end; ++i) {
-          line_tokenizer.append(lines[i], blocks[index].documents);
-        }
-      } catch (...) {
-        blocks[index].error = std::current_exception();
-        failed = true;
-      }
-    }
-  };
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int wanted = options.num_threads > 0 ? options.num_threads : cores;
-  const auto num_threads =
-      std::min<size_t>(std::clamp(wanted, 1, kMaxThreads), std::max<size_t>(1, blocks.size()));
-  {
-    std::vector<std::jthread> helpers;
-    for (size_t i = 1; i < num_threads; ++i) helpers.emplace_back(work);
-    work();
-  }
-  return blocks;
-}
-
-Documents join(std::vector<Block> blocks) {
-  Documents all;
-  size_t num_tokens = 0;
-  for (const Block& block : blocks) {
-    if (block.error) std::rethrow_exception(block.error);
-    num_tokens += block.documents.tokens.size();
-  }
-  all.tokens.reserve(num_tokens);
-  for (Block& block : blocks) {
-    const Documents documents = std::move(block.documents);
-    all.tokens.insert(all.tokens.end(), documents.tokens.begin(), documents.tokens.end());
-    all.lengths.insert(all.lengths.end(), documents.lengths.begin(), documents.lengths.end());
-  }
-  return all;
-}
-
-std::string eos_token_of(const DatasetOptions& options, const Tokenizer& tokenizer) {
-  const bool given = !options.eos_token.empty();
-  const std::string eos = given ? options.eos_token : tokenizer.eos_token();
-  const std::string field = given ? "method.sft.eos_token" : kTokenizerField;
-  if (eos.empty()) {
-    throw UserError(field, options.tokenizer.string() +
-                               " names no eos_token; give one as method.sft.eos_token");
-  }
-  if (!tokenizer.id_of(eos)) {
-    throw UserError(field, "the eos_token \"" + eos + "\" is not in the vocabulary of " +
-                               options.tokenizer.string());
-  }
-  return eos;
-}
 
 }  // namespace
 
 std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options) {
-  const JsonlFile file(options.path, options.field, options.max_documents);
-  if (file.lines().empty()) file.fail("there are no documents in it");
-  const Tokenizer tokenizer(options.tokenizer);
-  const std::string eos_token = eos_token_of(options, tokenizer);
-  Documents documents = join(tokenize_blocks(options, file, tokenizer, eos_token));
-  PackingPlan plan = plan_packing(documents.lengths, options.max_length, options.packing);
-  return std::make_unique<PackedDataset>(std::move(documents), std::move(plan),
-                                         options.packing == PackingStrategy::kWrapped);
+  const Tokenizer tokenizer(options.examples.tokenizer);
+  std::optional<TokenCache> cache;
+  if (options.max_documents == 0 && !options.cache.directory.empty()) {
+    cache.emplace(options.cache, options.reports);
+  }
+  const SourceLoader loader(options, tokenizer, cache ? &*cache : nullptr);
+  std::vector<std::unique_ptr<TokenStore>> stores;
+  for (const DataSource& source : options.sources) stores.push_back(loader.load(source));
+  const std::string& field = options.sources.front().field;
+  try {
+    auto dataset = std::make_unique<PackedDataset>(std::move(stores), options);
+    if (dataset->size() == 0 && options.max_documents == 0) {
+      throw UserError(field, options.sources.front().paths.front().string() +
+                                 ": no token counts in any document, cut to " +
+                                 std::to_string(options.max_length) + " tokens");
+    }
+    return dataset;
+  } catch (const std::length_error& error) {
+    throw UserError(field, error.what());
+  }
 }
 
 }  // namespace tessera

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "worker/data/example_encoders.h"
+#include "worker/data/mixture.h"
 #include "worker/data/packing.h"
 
 namespace tessera {
@@ -32,23 +35,44 @@ class Dataset {
   virtual int64_t num_labels(int64_t index) const = 0;
 };
 
-struct DatasetOptions {
-  std::filesystem::path path;        // JSONL
-  std::string field = "data.train";  // named in errors
-  std::string text_field = "text";
-  std::filesystem::path tokenizer;  // directory of tokenizer.json
-  std::string eos_token;            // empty: the tokenizer's own
-  int64_t max_length = 1024;        // 0: no truncation
-  PackingStrategy packing = PackingStrategy::kNone;
-  int64_t max_documents = 0;  // read only the first ones; 0: all (a check of a job reads a sample)
-  int64_t vocab_size = 0;     // of the model; ids must be below it. 0: not checked
-  int num_threads = 0;  // that tokenise; 0: as many as the machine has cores. No rows depend on it.
+// Files, directories and patterns (see data_files.h) that are read one after the other.
+struct DataSource {
+  std::vector<std::filesystem::path> paths;
+  std::string field = "data.train";  // of the job file, named in errors
+  double weight = 1;                 // in a mixture
 };
 
-// Reads, tokenises, truncates and packs as TRL's SFTTrainer does for a `text` dataset: EOS appended
-// where missing, truncation to max_length from the right, then packing per thousand documents. Rows
-// are in file order. Throws UserError naming file and line: not readable, no documents, not JSON,
-// no such field, not a string, invalid UTF-8, no EOS token, an id the model does not have.
+// Called while documents are made, from any thread.
+struct Reports {
+  std::function<void()> alive = [] {};                          // often: work goes on
+  std::function<void(const std::string&)> note = [](auto&) {};  // a line for people
+};
+
+struct CacheOptions {
+  std::filesystem::path directory;  // empty: documents are kept in memory
+  int64_t max_bytes = 0;            // the least recently used entries go beyond it; 0: no limit
+};
+
+struct DatasetOptions {
+  std::vector<DataSource> sources;  // several are a mixture
+  StoppingStrategy stopping = StoppingStrategy::kFirstExhausted;
+  uint64_t mixture_seed = 42;
+  ExampleOptions examples;
+  int64_t max_length = 1024;  // 0: no truncation
+  PackingStrategy packing = PackingStrategy::kNone;
+  int64_t max_documents = 0;  // read only the first of each source, and cache nothing; 0: all
+  int64_t vocab_size = 0;     // of the model; ids must be below it. 0: not checked
+  int num_threads = 0;  // that tokenise; 0: as many as the machine has cores. No rows depend on it.
+  CacheOptions cache;
+  Reports reports;
+};
+
+// Reads, tokenises, masks, truncates and packs as TRL's SFTTrainer does: truncation to max_length
+// from the right, then documents of which no token counts are left out (without packing, and where
+// there is a max_length), or packing per thousand documents. Rows are in the order of the files, or
+// of the mixture. Documents stay on disk: memory does not grow with them but for a few bytes each.
+// Throws UserError naming file and line, or field: not readable, no documents, malformed, no such
+// field, invalid UTF-8, an id the model does not have.
 std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options);
 
 }  // namespace tessera

@@ -56,9 +56,38 @@ class RoomIndex {
   std::vector<std::vector<uint64_t>> levels_;  // of bits; a bit says whether a word below has any
 };
 
+void wrap(std::span<const int64_t> lengths, int64_t first, int64_t max_length, PackingPlan& plan) {
+  int64_t room = max_length;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    for (int64_t begin = 0; begin < lengths[i];) {
+      const int64_t length = std::min(room, lengths[i] - begin);
+      plan.segments.push_back({first + static_cast<int64_t>(i), begin, length});
+      begin += length;
+      room -= length;
+      if (room == 0) {
+        plan.row_offsets.push_back(static_cast<int64_t>(plan.segments.size()));
+        room = max_length;
+      }
+    }
+  }
+  if (room < max_length) plan.row_offsets.push_back(static_cast<int64_t>(plan.segments.size()));
+}
+
+void one_document_a_row(std::span<const int64_t> lengths, int64_t first, int64_t max_length,
+                        PackingPlan& plan) {
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const int64_t length = max_length > 0 ? std::min(lengths[i], max_length) : lengths[i];
+    if (length == 0) continue;
+    plan.segments.push_back({first + static_cast<int64_t>(i), 0, length});
+    plan.row_offsets.push_back(static_cast<int64_t>(plan.segments.size()));
+  }
+}
+
+}  // namespace
+
 // Puts each segment, longest first, into the row with the least room that is enough; among rows of
 // equal room, the one that came to it first.
-class BestFit {
+class Packer::BestFit {
  public:
   explicit BestFit(int64_t max_length)
       : max_length_(max_length), rooms_(max_length), queues_(max_length + 1) {}
@@ -140,64 +169,39 @@ class BestFit {
   std::vector<int32_t> next_;  // of a piece, in its row
 };
 
-void wrap(std::span<const int64_t> lengths, int64_t first, int64_t max_length, PackingPlan& plan) {
-  int64_t room = max_length;
+Packer::Packer(int64_t max_length, PackingStrategy strategy)
+    : max_length_(max_length), strategy_(strategy) {
+  if (strategy == PackingStrategy::kNone) return;
+  if (max_length <= 0) throw std::invalid_argument("packing needs a max_length above 0");
+  if (strategy != PackingStrategy::kWrapped) best_fit_ = std::make_unique<BestFit>(max_length);
+}
+
+Packer::~Packer() = default;
+
+void Packer::pack(std::span<const int64_t> lengths, int64_t first, PackingPlan& plan) {
+  if (strategy_ == PackingStrategy::kNone) {
+    return one_document_a_row(lengths, first, max_length_, plan);
+  }
+  if (strategy_ == PackingStrategy::kWrapped) return wrap(lengths, first, max_length_, plan);
+  const bool split = strategy_ == PackingStrategy::kBfdSplit;
+  pieces_.clear();
   for (size_t i = 0; i < lengths.size(); ++i) {
-    for (int64_t begin = 0; begin < lengths[i];) {
-      const int64_t length = std::min(room, lengths[i] - begin);
-      plan.segments.push_back({first + static_cast<int64_t>(i), begin, length});
-      begin += length;
-      room -= length;
-      if (room == 0) {
-        plan.row_offsets.push_back(static_cast<int64_t>(plan.segments.size()));
-        room = max_length;
-      }
+    const int64_t end = split ? lengths[i] : std::min(lengths[i], max_length_);
+    for (int64_t begin = 0; begin < end; begin += max_length_) {
+      pieces_.push_back(
+          {first + static_cast<int64_t>(i), begin, std::min(max_length_, end - begin)});
     }
   }
-  if (room < max_length) plan.row_offsets.push_back(static_cast<int64_t>(plan.segments.size()));
+  best_fit_->pack(pieces_, plan);
 }
-
-void best_fit(std::span<const int64_t> lengths, int64_t first, int64_t max_length, bool split,
-              BestFit& packer, std::vector<Segment>& pieces, PackingPlan& plan) {
-  pieces.clear();
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    const int64_t end = split ? lengths[i] : std::min(lengths[i], max_length);
-    for (int64_t begin = 0; begin < end; begin += max_length) {
-      pieces.push_back({first + static_cast<int64_t>(i), begin, std::min(max_length, end - begin)});
-    }
-  }
-  packer.pack(pieces, plan);
-}
-
-PackingPlan one_document_a_row(std::span<const int64_t> lengths, int64_t max_length) {
-  PackingPlan plan;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    const int64_t length = max_length > 0 ? std::min(lengths[i], max_length) : lengths[i];
-    if (length == 0) continue;
-    plan.segments.push_back({static_cast<int64_t>(i), 0, length});
-    plan.row_offsets.push_back(static_cast<int64_t>(plan.segments.size()));
-  }
-  return plan;
-}
-
-}  // namespace
 
 PackingPlan plan_packing(std::span<const int64_t> lengths, int64_t max_length,
                          PackingStrategy strategy) {
-  if (strategy == PackingStrategy::kNone) return one_document_a_row(lengths, max_length);
-  if (max_length <= 0) throw std::invalid_argument("packing needs a max_length above 0");
+  Packer packer(max_length, strategy);
   PackingPlan plan;
-  BestFit packer(strategy == PackingStrategy::kWrapped ? 0 : max_length);
-  std::vector<Segment> pieces;
   for (size_t first = 0; first < lengths.size(); first += kPackingBatch) {
-    const auto batch =
-        lengths.subspan(first, std::min<size_t>(kPackingBatch, lengths.size() - first));
-    if (strategy == PackingStrategy::kWrapped) {
-      wrap(batch, static_cast<int64_t>(first), max_length, plan);
-    } else {
-      best_fit(batch, static_cast<int64_t>(first), max_length,
-               strategy == PackingStrategy::kBfdSplit, packer, pieces, plan);
-    }
+    packer.pack(lengths.subspan(first, std::min<size_t>(kPackingBatch, lengths.size() - first)),
+                static_cast<int64_t>(first), plan);
   }
   return plan;
 }

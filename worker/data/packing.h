@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -39,8 +40,27 @@ struct PackingPlan {
 // datasets.map, whose batches have this size.
 inline constexpr int64_t kPackingBatch = 1000;
 
-// TRL's plan, row for row. Empty documents are left out. max_length 0 means no limit, with kNone
-// only.
+// Packs batch after batch, holding on to its buffers. The plan is TRL's, row for row. Empty
+// documents are left out.
+class Packer {
+ public:
+  // max_length 0 means no limit, with kNone only.
+  Packer(int64_t max_length, PackingStrategy strategy);
+  ~Packer();
+
+  // Appends the rows of one batch, at most kPackingBatch documents; number `first` begins it.
+  void pack(std::span<const int64_t> lengths, int64_t first, PackingPlan& plan);
+
+ private:
+  class BestFit;
+
+  const int64_t max_length_;
+  const PackingStrategy strategy_;
+  std::unique_ptr<BestFit> best_fit_;
+  std::vector<Segment> pieces_;
+};
+
+// The plan of any number of documents, a batch at a time.
 PackingPlan plan_packing(std::span<const int64_t> lengths, int64_t max_length,
                          PackingStrategy strategy);
 

@@ -34,11 +34,11 @@ v1::TrainerInput read_trainer_input(const std::filesystem::path& path) {
 DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t vocab_size) {
   const v1::Sft& sft = spec.method().sft();
   DatasetOptions options;
-  options.path = held_out ? spec.data().eval() : spec.data().train();
-  options.field = held_out ? "data.eval" : "data.train";
-  options.text_field = sft.dataset_text_field();
-  options.tokenizer = tokenizer_directory(spec);
-  options.eos_token = sft.eos_token();
+  options.sources.push_back({.paths = {held_out ? spec.data().eval() : spec.data().train()},
+                             .field = held_out ? "data.eval" : "data.train"});
+  options.examples.text_field = sft.dataset_text_field();
+  options.examples.tokenizer = tokenizer_directory(spec);
+  options.examples.eos_token = sft.eos_token();
   options.max_length = sft.max_length();
   options.vocab_size = vocab_size;
   if (sft.packing()) {

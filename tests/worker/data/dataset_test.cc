@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/worker/data/fixtures.h"
-#include "worker/data/jsonl.h"
+#include "worker/data/record_reader.h"
 #include "worker/data/tokenizer.h"
 #include "worker/errors.h"
 
@@ -14,7 +14,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 DatasetOptions options_for(const std::filesystem::path& path) {
-  return {.path = path, .tokenizer = fixture("qwen"), .num_threads = 1};
+  DatasetOptions options;
+  options.sources.push_back({.paths = {path}});
+  options.examples.tokenizer = fixture("qwen");
+  options.num_threads = 1;
+  return options;
 }
 
 std::string texts(const std::vector<std::string>& all) {
@@ -37,7 +41,7 @@ TEST(Dataset, AppendsEosWhereMissing) {
   EXPECT_THAT(decoded(*load_dataset(options_for(path))),
               ElementsAre("one<|im_end|>", "two<|im_end|>", "<|im_end|>"));
   auto options = options_for(path);
-  options.eos_token = "<|endoftext|>";
+  options.examples.eos_token = "<|endoftext|>";
   EXPECT_THAT(decoded(*load_dataset(options)),
               ElementsAre("one<|endoftext|>", "two<|im_end|><|endoftext|>", "<|endoftext|>"));
 }
@@ -106,7 +110,7 @@ TEST(Dataset, ReadsASample) {
 TEST(Dataset, ReadsTheFieldAskedFor) {
   TemporaryFolder folder;
   auto options = options_for(folder.write("a.jsonl", R"({"text": 1, "body": "x"})"));
-  options.text_field = "body";
+  options.examples.text_field = "body";
   EXPECT_THAT(decoded(*load_dataset(options)), ElementsAre("x<|im_end|>"));
 }
 
@@ -160,7 +164,12 @@ TEST(Dataset, RefusesFilesWithNothingInThem) {
   expect_error(options_for(folder.write("b.jsonl", "\n \n")), "data.train",
                "there are no documents");
   expect_error(options_for(folder.path() / "none.jsonl"), "data.train", "No such file");
-  expect_error(options_for(folder.path()), "data.train", "not a regular file");
+  expect_error(options_for(folder.path()), "data.train", "there are no documents");
+  expect_error(options_for(fixture("none")), "data.train", "No such file");
+  std::filesystem::create_directory(folder.path() / "empty");
+  expect_error(options_for(folder.path() / "empty"), "data.train",
+               "there are no .jsonl, .json or .parquet files in it");
+  expect_error(options_for(folder.path() / "*.parquet"), "data.train", "no file matches");
 }
 
 TEST(Dataset, RefusesALineWithoutEnd) {
@@ -182,11 +191,11 @@ TEST(Dataset, RefusesWithoutAnEosToken) {
   TemporaryFolder folder;
   const auto path = folder.write("a.jsonl", texts({"a"}));
   auto options = options_for(path);
-  options.eos_token = "<|none|>";
+  options.examples.eos_token = "<|none|>";
   expect_error(options, "method.sft.eos_token", "\"<|none|>\" is not in the vocabulary");
   std::filesystem::copy_file(fixture("qwen/tokenizer.json"), folder.path() / "tokenizer.json");
   options = options_for(path);
-  options.tokenizer = folder.path();
+  options.examples.tokenizer = folder.path();
   expect_error(options, kTokenizerField, "names no eos_token");
   folder.write("config.json", R"({"eos_token_id": [258, 1]})");
   EXPECT_EQ(load_dataset(options)->size(), 1);

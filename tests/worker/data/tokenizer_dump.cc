@@ -8,7 +8,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "worker/data/jsonl.h"
+#include "worker/data/record_reader.h"
 #include "worker/data/tokenizer.h"
 
 int main(int argc, char** argv) {
@@ -18,15 +18,20 @@ int main(int argc, char** argv) {
   }
   try {
     const tessera::Tokenizer tokenizer(argv[1]);
-    const tessera::JsonlFile file(argv[2], "texts");
-    tessera::JsonlParser parser(file);
     tessera::Encoder encoder(tokenizer);
-    for (const auto& line : file.lines()) {
+    const auto reader = tessera::open_jsonl({argv[2], "texts"});
+    auto block = reader->next_block();
+    while (block != nullptr) {
+      const tessera::Record* record = block->next();
+      if (record == nullptr) {
+        block = reader->next_block();
+        continue;
+      }
       std::vector<int32_t> ids;
       std::vector<tessera::Span> offsets;
-      encoder.encode(parser.string(line, "text"), ids, offsets);
+      encoder.encode(record->string("text"), ids, offsets);
       std::vector<int32_t> untracked;
-      encoder.encode(parser.string(line, "text"), untracked);
+      encoder.encode(record->string("text"), untracked);
       if (untracked != ids) throw std::runtime_error("ids depend on whether offsets are asked for");
       auto spans = nlohmann::json::array();
       for (const auto& offset : offsets) spans.push_back({offset.begin, offset.end});
