@@ -23,8 +23,9 @@ demo: setup  ## train a model of 26M parameters on two ranks, from nothing
 	examples/demo/demo.sh
 
 .PHONY: bench
-bench: build  ## time the trainer against a plain transformers loop; fills docs/benchmarks.md
-	.venv/bin/python benchmarks/sft/bench.py
+bench: build  ## time the trainer against TRL and FSDP2; fills docs/benchmarks.md
+	scripts/setup-bench.sh
+	.venv/bin/python benchmarks/sft/bench.py --peers .venv-bench/bin/python
 
 .PHONY: asan
 asan: setup  ## run the tests under AddressSanitizer and UBSan

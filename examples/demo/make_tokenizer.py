@@ -33,7 +33,7 @@ def read_texts(path: pathlib.Path) -> Iterator[str]:
             yield json.loads(line)["text"]
 
 
-def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
+def train_tokenizer(texts: Iterator[str], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -45,7 +45,7 @@ def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         special_tokens=SPECIAL_TOKENS,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -54,10 +54,7 @@ def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
     return tokenizer
 
 
-def main() -> None:
-    corpus, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    out.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer(read_texts(corpus))
+def save(tokenizer: Tokenizer, out: pathlib.Path) -> None:
     tokenizer.save(str(out / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -67,6 +64,13 @@ def main() -> None:
         "model_max_length": 4096,
     }
     (out / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def main() -> None:
+    corpus, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = train_tokenizer(read_texts(corpus))
+    save(tokenizer, out)
     print(f"{out}: {tokenizer.get_vocab_size()} tokens")
 
 
