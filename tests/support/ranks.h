@@ -35,11 +35,11 @@ inline Listener listen_on_loopback() {
   return listener;
 }
 
-enum class Backend { kThreads, kGloo };
+enum class Backend { kThreads, kSharedMemory, kGloo };
 
 // Runs `body` on every rank, each in a thread of its own, and rethrows the first rank's exception.
 inline void run_ranks(Backend backend, int size, const std::function<void(Collectives&)>& body) {
-  const Listener listener = backend == Backend::kGloo ? listen_on_loopback() : Listener{};
+  const Listener listener = backend == Backend::kThreads ? Listener{} : listen_on_loopback();
   std::vector<std::unique_ptr<Collectives>> groups(size);
   if (backend == Backend::kThreads) groups = make_thread_collectives(size);
   std::vector<std::exception_ptr> errors(size);
@@ -48,14 +48,15 @@ inline void run_ranks(Backend backend, int size, const std::function<void(Collec
     threads.emplace_back([&, rank] {
       try {
         std::unique_ptr<Collectives> group = std::move(groups[rank]);
-        if (backend == Backend::kGloo) {
+        if (backend != Backend::kThreads) {
           RendezvousOptions options;
           options.port = listener.port;
           options.listen_fd = rank == 0 ? listener.fd : 0;
           options.rank = rank;
           options.size = size;
           options.timeout = std::chrono::minutes(1);
-          group = make_gloo_collectives(options);
+          group = backend == Backend::kGloo ? make_gloo_collectives(options)
+                                            : make_cpu_collectives(options);
         }
         body(*group);
       } catch (...) {

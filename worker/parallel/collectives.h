@@ -1,6 +1,7 @@
 // Communication within one group of ranks: one axis of the mesh, or all of it.
 //
-// Backends: a single rank (the identity), threads of one process (tests), Gloo (CPU), NCCL (CUDA).
+// Backends: a single rank (the identity), threads of one process (tests), shared memory (CPU, one
+// host), Gloo (CPU, several), NCCL (CUDA).
 // Sums are made in rank order in float32 (all_reduce: in the values' type), so CPU backends agree
 // to the bit; NCCL sums float32 in an order of its own. Calls must be made in the same order on
 // every rank of a group. Every wait has the timeout given when the group was made; a lost peer or a
@@ -69,7 +70,10 @@ struct RendezvousOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
 };
 
-// Blocks until all ranks have come, or throws NetworkError.
+// Over shared memory where all ranks are processes of one user on one host, else over Gloo. Blocks
+// until all ranks have come, or throws NetworkError.
+std::unique_ptr<Collectives> make_cpu_collectives(const RendezvousOptions& options);
+// Over Gloo wherever the ranks are.
 std::unique_ptr<Collectives> make_gloo_collectives(const RendezvousOptions& options);
 
 // Uses CUDA device `device_index`. Throws std::runtime_error in a build without TESSERA_CUDA.

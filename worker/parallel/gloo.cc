@@ -169,17 +169,19 @@ class GlooCollectives final : public Collectives {
 
 }  // namespace
 
+std::unique_ptr<Collectives> make_gloo_collectives(const c10::intrusive_ptr<c10d::Store>& store,
+                                                   const RendezvousOptions& options) {
+  auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+  gloo->threads = 1;  // of collectives, which are not used
+  gloo->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(local_address_towards(options))};
+  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
+  return std::make_unique<GlooCollectives>(std::move(group), options.rank, options.size);
+}
+
 std::unique_ptr<Collectives> make_gloo_collectives(const RendezvousOptions& options) {
   if (options.size == 1) return make_single_collectives();
   try {
-    auto store = make_store(options);
-    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-    gloo->threads = 1;  // of collectives, which are not used
-    gloo->devices = {
-        c10d::ProcessGroupGloo::createDeviceForHostname(local_address_towards(options))};
-    auto group =
-        c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
-    return std::make_unique<GlooCollectives>(std::move(group), options.rank, options.size);
+    return make_gloo_collectives(make_store(options), options);
   } catch (const std::exception& error) {
     throw NetworkError(describe_rendezvous_failure(options, error));
   }

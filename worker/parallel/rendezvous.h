@@ -13,6 +13,10 @@ namespace tessera {
 // The key-value store that rank 0 serves. Blocks until all ranks have connected.
 c10::intrusive_ptr<c10d::Store> make_store(const RendezvousOptions& options);
 
+// Over Gloo, its connections made through `store`. Throws what LibTorch does.
+std::unique_ptr<Collectives> make_gloo_collectives(const c10::intrusive_ptr<c10d::Store>& store,
+                                                   const RendezvousOptions& options);
+
 // The address of the interface that leads to the rendezvous, as a number: what peers can reach us
 // at.
 std::string local_address_towards(const RendezvousOptions& options);

@@ -85,7 +85,7 @@ std::unique_ptr<Collectives> connect(const v1::TrainerInput& input) {
   options.timeout = std::chrono::seconds(input.spec().resources().hang_timeout().seconds());
   if (input.spec().resources().device() == "cuda")
     return make_nccl_collectives(options, input.device_index());
-  return make_gloo_collectives(options);
+  return make_cpu_collectives(options);
 }
 
 void set_threads(const v1::TrainerInput& input) {

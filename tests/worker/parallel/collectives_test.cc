@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <mutex>
 
@@ -120,6 +121,29 @@ TEST_P(CollectivesTest, OperationsOverlapAndMayBeWaitedForInAnyOrder) {
   });
 }
 
+// More than a shared ring holds at a time, several times over.
+TEST_P(CollectivesTest, LargeOperationsOverlap) {
+  run([](Collectives& group) {
+    constexpr int64_t kNumel = 2'500'001;
+    const int64_t begin = group.rank() * kNumel;
+    at::Tensor gathered = at::zeros({group.size() * kNumel});
+    at::Tensor sums = at::zeros({kNumel});
+    at::Tensor input = at::arange(group.size() * kNumel, at::kFloat).add_(group.rank());
+    auto gather = group.all_gather(gathered, input.narrow(0, 0, kNumel));
+    auto reduce = group.reduce_scatter_add(sums, input);
+    reduce->wait();
+    gather->wait();
+    for (int64_t i = 0; i < kNumel; i += 9973) {
+      float sum = 0;
+      for (int rank = 0; rank < group.size(); ++rank) {
+        ASSERT_EQ(gathered.data_ptr<float>()[rank * kNumel + i], static_cast<float>(i) + rank);
+        sum += static_cast<float>(begin + i) + rank;
+      }
+      ASSERT_EQ(sums.data_ptr<float>()[i], sum);
+    }
+  });
+}
+
 TEST_P(CollectivesTest, AllReduceIsTheSameOnEveryRank) {
   run([](Collectives& group) {
     const int size = group.size();
@@ -170,14 +194,16 @@ TEST_P(CollectivesTest, WrongArgumentsAreRefused) {
 }
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<Backend, int>>& info) {
-  return (std::get<0>(info.param) == Backend::kThreads ? "Threads" : "Gloo") +
+  constexpr std::array kNames = {"Threads", "SharedMemory", "Gloo"};
+  return kNames[static_cast<size_t>(std::get<0>(info.param))] +
          std::to_string(std::get<1>(info.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CollectivesTest,
-                         ::testing::Combine(::testing::Values(Backend::kThreads, Backend::kGloo),
-                                            ::testing::Values(1, 2, 3, 5)),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(
+    All, CollectivesTest,
+    ::testing::Combine(::testing::Values(Backend::kThreads, Backend::kSharedMemory, Backend::kGloo),
+                       ::testing::Values(1, 2, 3, 5)),
+    case_name);
 
 TEST(SingleCollectives, IsTheIdentity) {
   auto group = make_single_collectives();

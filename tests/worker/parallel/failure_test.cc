@@ -1,4 +1,4 @@
-// What Gloo ranks see when others are late, gone or killed.
+// What ranks see when others are late, gone or killed, over shared memory and over Gloo.
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -22,12 +22,14 @@ RendezvousOptions options_of(const testing::Listener& listener, int rank, int si
   return options;
 }
 
+using Make = std::unique_ptr<Collectives>(const RendezvousOptions& options);
+
 // A rank in a process of its own that joins, meets the others once, and then stays away for good.
-pid_t fork_idle_rank(const testing::Listener& listener, int rank, int size) {
+pid_t fork_idle_rank(Make* make, const testing::Listener& listener, int rank, int size) {
   const pid_t child = ::fork();
   if (child != 0) return child;
   try {
-    auto group = make_gloo_collectives(options_of(listener, rank, size));
+    auto group = make(options_of(listener, rank, size));
     group->barrier();
     for (;;) ::pause();
   } catch (...) {
@@ -40,10 +42,19 @@ void kill_and_reap(pid_t child) {
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
-TEST(GlooFailure, AKilledPeerEndsWaitsAtOnce) {
+class FailureTest : public ::testing::TestWithParam<Make*> {};
+
+INSTANTIATE_TEST_SUITE_P(All, FailureTest,
+                         ::testing::Values(make_cpu_collectives,
+                                           static_cast<Make*>(make_gloo_collectives)),
+                         [](const auto& info) {
+                           return info.index == 0 ? "SharedMemory" : "Gloo";
+                         });
+
+TEST_P(FailureTest, AKilledPeerEndsWaitsAtOnce) {
   const testing::Listener listener = testing::listen_on_loopback();
-  const pid_t child = fork_idle_rank(listener, 1, 2);
-  auto group = make_gloo_collectives(options_of(listener, 0, 2));
+  const pid_t child = fork_idle_rank(GetParam(), listener, 1, 2);
+  auto group = GetParam()(options_of(listener, 0, 2));
   group->barrier();
   at::Tensor output = at::zeros({2 << 20});
   auto work = group->all_gather(output, output.narrow(0, 0, 1 << 20));
@@ -52,43 +63,43 @@ TEST(GlooFailure, AKilledPeerEndsWaitsAtOnce) {
   EXPECT_THROW(group->barrier(), NetworkError);
 }
 
-TEST(GlooFailure, SurvivesTheLossOfTheRankThatServesTheStoreAsAnError) {
+TEST_P(FailureTest, SurvivesTheLossOfTheRankThatServesTheStoreAsAnError) {
   const testing::Listener listener = testing::listen_on_loopback();
-  const pid_t child = fork_idle_rank(listener, 0, 2);
-  auto group = make_gloo_collectives(options_of(listener, 1, 2));
+  const pid_t child = fork_idle_rank(GetParam(), listener, 0, 2);
+  auto group = GetParam()(options_of(listener, 1, 2));
   group->barrier();
   kill_and_reap(child);
   at::Tensor sums = at::zeros({16});
   EXPECT_THROW(group->reduce_scatter_add(sums, at::zeros({32}))->wait(), NetworkError);
 }
 
-TEST(GlooFailure, APeerThatDoesNotAnswerTimesOut) {
+TEST_P(FailureTest, APeerThatDoesNotAnswerTimesOut) {
   const testing::Listener listener = testing::listen_on_loopback();
-  const pid_t child = fork_idle_rank(listener, 1, 2);
+  const pid_t child = fork_idle_rank(GetParam(), listener, 1, 2);
   RendezvousOptions options = options_of(listener, 0, 2);
   options.timeout = std::chrono::seconds(2);
-  auto group = make_gloo_collectives(options);
+  auto group = GetParam()(options);
   group->barrier();
   EXPECT_THROW(group->barrier(), NetworkError);
   kill_and_reap(child);
 }
 
-TEST(GlooFailure, ARendezvousThatNobodyJoinsTimesOut) {
+TEST_P(FailureTest, ARendezvousThatNobodyJoinsTimesOut) {
   const testing::Listener listener = testing::listen_on_loopback();
   RendezvousOptions options = options_of(listener, 0, 2);
   options.timeout = std::chrono::milliseconds(300);
-  EXPECT_THROW(make_gloo_collectives(options), NetworkError);
+  EXPECT_THROW(GetParam()(options), NetworkError);
 }
 
-TEST(GlooFailure, NoStoreToConnectToTimesOut) {
+TEST_P(FailureTest, NoStoreToConnectToTimesOut) {
   const testing::Listener listener = testing::listen_on_loopback();
   ::close(listener.fd);
   RendezvousOptions options = options_of(listener, 1, 2);
   options.timeout = std::chrono::milliseconds(300);
-  EXPECT_THROW(make_gloo_collectives(options), NetworkError);
+  EXPECT_THROW(GetParam()(options), NetworkError);
 }
 
-TEST(GlooFailure, AnUnknownHostIsNamed) {
+TEST_P(FailureTest, AnUnknownHostIsNamed) {
   RendezvousOptions options;
   options.address = "no-such-host.invalid";
   options.port = 1;
@@ -96,7 +107,7 @@ TEST(GlooFailure, AnUnknownHostIsNamed) {
   options.size = 2;
   options.timeout = std::chrono::milliseconds(300);
   try {
-    make_gloo_collectives(options);
+    GetParam()(options);
     FAIL();
   } catch (const NetworkError& error) {
     EXPECT_NE(std::string(error.what()).find("no-such-host.invalid"), std::string::npos)
