@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/zeros.h>
@@ -16,6 +15,7 @@
 
 #include "worker/batch.h"
 #include "worker/memory/ledger.h"
+#include "worker/model/logits.h"
 
 namespace tessera {
 namespace {
@@ -23,11 +23,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-
-// float32 logits [C, V] of C labelled tokens.
-at::Tensor chunk_logits(const at::Tensor& hidden_CD, const at::Tensor& weight_VD) {
-  return at::mm(hidden_CD, weight_VD.t()).to(at::kFloat);
-}
 
 // Of the outputs of some tokens. mean_logprobs may be undefined: zero.
 struct OutputGradients {
@@ -54,21 +49,7 @@ class HeadGradients {
     weight_ = at::zeros(weight_VD.sizes(), weight_VD.options().dtype(at::kFloat));
   }
 
-  // `probabilities` [C, V] is used up.
-  void add(const at::Tensor& rows_C, const at::Tensor& hidden_CD, const at::Tensor& labels_C,
-           at::Tensor probabilities, const OutputGradients& grads) {
-    // d logp / d logits = onehot(label) - softmax(logits), d mean(logp) / d logits = 1 / V -
-    // softmax
-    const at::Tensor grad_C1 = grads.logprobs.unsqueeze(1);
-    if (grads.mean_logprobs.defined()) {
-      const at::Tensor mean_C1 = grads.mean_logprobs.unsqueeze(1);
-      probabilities.mul_((grad_C1 + mean_C1).neg_());
-      probabilities.add_(mean_C1 / static_cast<double>(probabilities.size(1)));
-    } else {
-      probabilities.mul_(grad_C1.neg());
-    }
-    probabilities.scatter_add_(1, labels_C.unsqueeze(1), grad_C1);
-    const at::Tensor grad_logits = probabilities.to(weight_VD_.scalar_type());
+  void add(const at::Tensor& rows_C, const at::Tensor& hidden_CD, const at::Tensor& grad_logits) {
     hidden_.index_copy_(0, rows_C, at::mm(grad_logits, weight_VD_));
     if (!weight_.defined()) return;
     if (weight_VD_.scalar_type() == at::kFloat) {
@@ -89,33 +70,6 @@ class HeadGradients {
   const at::Tensor& weight_VD_;
 };
 
-// The outputs of the L labelled tokens.
-struct LabelOutputs {
-  at::Tensor logprobs, lse, entropy, correct;
-  at::Tensor mean_logprobs;  // undefined unless asked for
-
-  LabelOutputs(int64_t num_labels, const at::TensorOptions& options, bool with_mean) {
-    for (at::Tensor* tensor : {&logprobs, &lse, &entropy, &correct})
-      *tensor = at::empty({num_labels}, options);
-    if (with_mean) mean_logprobs = at::empty({num_labels}, options);
-  }
-
-  // Fills [begin, begin + C) from logits [C, V], which turn into log-probabilities; returns the
-  // probabilities.
-  at::Tensor add_chunk(int64_t begin, at::Tensor logits, const at::Tensor& labels_C) {
-    const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, labels_C.size(0)); };
-    const at::Tensor chunk_lse = at::logsumexp(logits, {1});
-    part(lse).copy_(chunk_lse);
-    part(correct).copy_(logits.argmax(1) == labels_C);
-    logits.sub_(chunk_lse.unsqueeze(1));
-    part(logprobs).copy_(logits.gather(1, labels_C.unsqueeze(1)).squeeze(1));
-    if (mean_logprobs.defined()) part(mean_logprobs).copy_(logits.mean(1));
-    const at::Tensor probabilities = logits.exp();
-    part(entropy).copy_(logits.mul_(probabilities).sum(1).neg_());
-    return probabilities;
-  }
-};
-
 bool agrees(const at::Tensor& given, const at::Tensor& known) {
   return at::allclose(given, known, /*rtol=*/1e-6, /*atol=*/0);
 }
@@ -128,8 +82,7 @@ struct FusedHead : Function<FusedHead> {
     const at::Tensor rows_L = at::nonzero(labels_T != kIgnoredLabel).squeeze(1);
     const at::Tensor labels_L = labels_T.index_select(0, rows_L);
     const int64_t num_labels = rows_L.size(0);
-    const auto wide = hidden_TD.options().dtype(at::kFloat);
-    LabelOutputs outputs(num_labels, wide, request.mean_logprobs);
+    const LabelStatsOut outputs = make_label_stats(num_labels, hidden_TD.options());
     std::optional<HeadGradients> gradients;
     OutputGradients known;
     if (request.gradient.logprobs_T.defined()) {
@@ -137,33 +90,34 @@ struct FusedHead : Function<FusedHead> {
       const OutputGradients known_T{request.gradient.logprobs_T, request.gradient.mean_logprobs_T};
       known = known_T.select(rows_L);
     }
+    LogitChunks chunks(weight_VD, std::min(chunk_tokens, num_labels));
     for (int64_t begin = 0; begin < num_labels; begin += chunk_tokens) {
       const int64_t count = std::min(chunk_tokens, num_labels - begin);
       const at::Tensor rows = rows_L.narrow(0, begin, count);
       const at::Tensor labels = labels_L.narrow(0, begin, count);
       const at::Tensor hidden_CD = hidden_TD.index_select(0, rows);
-      const at::Tensor probabilities =
-          outputs.add_chunk(begin, chunk_logits(hidden_CD, weight_VD), labels);
+      const LabelStatsOut stats = narrow(outputs, begin, count);
+      chunks.run(hidden_CD, labels, stats);
       if (!gradients) continue;
       const OutputGradients grads = known.narrow(begin, count);
-      if (request.gradient.times_probability)
-        grads.logprobs.mul_(outputs.logprobs.narrow(0, begin, count).exp());
-      gradients->add(rows, hidden_CD, labels, probabilities, grads);
+      if (request.gradient.times_probability) grads.logprobs.mul_(stats.logprob_C.exp());
+      gradients->add(rows, hidden_CD,
+                     chunks.gradient(labels, stats, grads.logprobs, grads.mean_logprobs));
     }
     if (gradients) {
       ctx->save_for_backward(
           {rows_L, known.logprobs, known.mean_logprobs, gradients->hidden(), gradients->weight()});
     } else {
-      ctx->save_for_backward({rows_L, hidden_TD, weight_VD, labels_L, outputs.lse});
+      ctx->save_for_backward({rows_L, hidden_TD, weight_VD, labels_L});
     }
     ctx->saved_data["chunk_tokens"] = chunk_tokens;
     ctx->saved_data["gradients_are_made"] = gradients.has_value();
-    const at::Tensor none = at::zeros({labels_T.size(0)}, wide);
+    const at::Tensor none = at::zeros({labels_T.size(0)}, outputs.logprob_C.options());
     const auto all = [&](const at::Tensor& x_L) { return none.index_copy(0, rows_L, x_L); };
-    const at::Tensor entropy_T = all(outputs.entropy), correct_T = all(outputs.correct);
+    const at::Tensor entropy_T = all(outputs.entropy_C), correct_T = all(outputs.correct_C);
     ctx->mark_non_differentiable({entropy_T, correct_T});
-    variable_list results{all(outputs.logprobs), entropy_T, correct_T};
-    if (request.mean_logprobs) results.push_back(all(outputs.mean_logprobs));
+    variable_list results{all(outputs.logprob_C), entropy_T, correct_T};
+    if (request.mean_logprobs) results.push_back(all(outputs.mean_logprob_C));
     return results;
   }
 
@@ -180,18 +134,21 @@ struct FusedHead : Function<FusedHead> {
                   "an objective said another gradient than its loss has");
       return {saved[3], saved[4], none, none, none};
     }
-    const at::Tensor &hidden_TD = saved[1], &weight_VD = saved[2];
-    const at::Tensor &labels_L = saved[3], &lse_L = saved[4];
+    const at::Tensor &hidden_TD = saved[1], &weight_VD = saved[2], &labels_L = saved[3];
     const int64_t chunk_tokens = ctx->saved_data["chunk_tokens"].toInt();
     const int64_t num_labels = rows_L.size(0);
     HeadGradients gradients(hidden_TD, weight_VD, ctx->needs_input_grad(1));
+    LogitChunks chunks(weight_VD, std::min(chunk_tokens, num_labels));
     for (int64_t begin = 0; begin < num_labels; begin += chunk_tokens) {
       const int64_t count = std::min(chunk_tokens, num_labels - begin);
       const auto part = [&](const at::Tensor& x_L) { return x_L.narrow(0, begin, count); };
       const at::Tensor hidden_CD = hidden_TD.index_select(0, part(rows_L));
-      at::Tensor logits = chunk_logits(hidden_CD, weight_VD);
-      gradients.add(part(rows_L), hidden_CD, part(labels_L),
-                    logits.sub_(part(lse_L).unsqueeze(1)).exp_(), grads_L.narrow(begin, count));
+      const LabelStatsOut stats = make_label_stats(count, hidden_TD.options());
+      chunks.run(hidden_CD, part(labels_L), stats);
+      const OutputGradients grads_C = grads_L.narrow(begin, count);
+      gradients.add(
+          part(rows_L), hidden_CD,
+          chunks.gradient(part(labels_L), stats, grads_C.logprobs, grads_C.mean_logprobs));
     }
     return {gradients.hidden(), gradients.weight(), none, none, none};
   }

@@ -4,9 +4,13 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cmath>
+
+#include "worker/kernels/tensor_ops.h"
 #include "worker/memory/ledger.h"
 
 namespace tessera {
+
 AdamW::AdamW(const std::vector<ShardedUnit*>& units, const Options& options, int rank)
     : options_(options) {
   const OwnerScope scope(Owner::kOptimizer);
@@ -25,29 +29,58 @@ AdamW::AdamW(const std::vector<ShardedUnit*>& units, const Options& options, int
 void AdamW::step(double learning_rate, double gradient_scale) {
   const OwnerScope scope(Owner::kOptimizer);
   step_.add_(1);
-  for (UnitState& state : units_) {
+  for (const UnitState& state : units_) {
     const at::Tensor gradient = state.unit->gradient();
     if (!gradient.defined()) continue;
-    if (gradient_scale != 1.0) gradient.mul_(gradient_scale);
-    for (const bool decays : {true, false}) {
-      std::vector<at::Tensor> weights, gradients, exp_avgs, exp_avg_sqs, steps;
-      for (const Segment& segment : state.segments) {
-        if (segment.decays != decays) continue;
-        const auto part = [&](const at::Tensor& flat) {
-          return flat.narrow(0, segment.begin, segment.numel);
-        };
-        weights.push_back(part(state.unit->shard()));
-        gradients.push_back(part(gradient));
-        exp_avgs.push_back(part(state.exp_avg));
-        exp_avg_sqs.push_back(part(state.exp_avg_sq));
-        steps.push_back(step_);
-      }
-      if (weights.empty()) continue;
-      at::_fused_adamw_(weights, gradients, exp_avgs, exp_avg_sqs, {}, steps, learning_rate,
-                        options_.beta1, options_.beta2, decays ? options_.weight_decay : 0.0,
-                        options_.epsilon,
-                        /*amsgrad=*/false, /*maximize=*/false);
+    if (has_cpu_kernels(gradient)) {
+      update_by_kernel(state, gradient, learning_rate, gradient_scale);
+    } else {
+      update_by_aten(state, gradient, learning_rate, gradient_scale);
     }
+  }
+}
+
+void AdamW::update_by_kernel(const UnitState& state, const at::Tensor& gradient,
+                             double learning_rate, double gradient_scale) {
+  const double step = step_.item<double>();
+  const double rate = learning_rate / (1 - std::pow(options_.beta1, step));
+  for (const Segment& segment : state.segments) {
+    const auto part = [&](const at::Tensor& flat) {
+      return flat.narrow(0, segment.begin, segment.numel);
+    };
+    const double decay = segment.decays ? options_.weight_decay : 0.0;
+    adamw_(part(state.unit->shard()), part(state.exp_avg), part(state.exp_avg_sq), part(gradient),
+           {.gradient_scale = static_cast<float>(gradient_scale),
+            .decay = static_cast<float>(1 - learning_rate * decay),
+            .keep1 = static_cast<float>(1 - options_.beta1),
+            .keep2 = static_cast<float>(1 - options_.beta2),
+            .step_size = static_cast<float>(rate),
+            .root_correction = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, step))),
+            .epsilon = static_cast<float>(options_.epsilon)});
+  }
+}
+
+void AdamW::update_by_aten(const UnitState& state, const at::Tensor& gradient, double learning_rate,
+                           double gradient_scale) {
+  if (gradient_scale != 1.0) gradient.mul_(gradient_scale);
+  for (const bool decays : {true, false}) {
+    std::vector<at::Tensor> weights, gradients, exp_avgs, exp_avg_sqs, steps;
+    for (const Segment& segment : state.segments) {
+      if (segment.decays != decays) continue;
+      const auto part = [&](const at::Tensor& flat) {
+        return flat.narrow(0, segment.begin, segment.numel);
+      };
+      weights.push_back(part(state.unit->shard()));
+      gradients.push_back(part(gradient));
+      exp_avgs.push_back(part(state.exp_avg));
+      exp_avg_sqs.push_back(part(state.exp_avg_sq));
+      steps.push_back(step_);
+    }
+    if (weights.empty()) continue;
+    at::_fused_adamw_(weights, gradients, exp_avgs, exp_avg_sqs, {}, steps, learning_rate,
+                      options_.beta1, options_.beta2, decays ? options_.weight_decay : 0.0,
+                      options_.epsilon,
+                      /*amsgrad=*/false, /*maximize=*/false);
   }
 }
 

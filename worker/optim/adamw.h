@@ -44,6 +44,11 @@ class AdamW {
     at::Tensor exp_avg_sq;
   };
 
+  void update_by_kernel(const UnitState& state, const at::Tensor& gradient, double learning_rate,
+                        double gradient_scale);
+  void update_by_aten(const UnitState& state, const at::Tensor& gradient, double learning_rate,
+                      double gradient_scale);
+
   Options options_;
   std::vector<UnitState> units_;
   at::Tensor step_;  // float32 scalar

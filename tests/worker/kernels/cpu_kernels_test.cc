@@ -1,0 +1,351 @@
+// Every table that this machine runs, against plain formulas in double precision.
+#include "worker/kernels/cpu_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+double to_double(float value) { return value; }
+double to_double(Bfloat value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
+
+template <typename T>
+T rounded(double value) {
+  const auto narrow = static_cast<float>(value);
+  if constexpr (std::is_same_v<T, float>) {
+    return narrow;
+  } else {
+    const auto raw = std::bit_cast<uint32_t>(narrow);
+    return {static_cast<uint16_t>((raw + 0x7fff + ((raw >> 16) & 1)) >> 16)};
+  }
+}
+
+// Rows with a gap after each, which must stay as it is.
+template <typename T>
+struct Matrix {
+  Matrix(int64_t num_rows, int64_t width, unsigned seed)
+      : num_rows(num_rows), width(width), stride(width + 3), values(num_rows * stride) {
+    std::mt19937 random(seed);
+    std::normal_distribution<double> normal;
+    for (T& value : values) value = rounded<T>(normal(random));
+    before = values;
+  }
+  T* data() { return values.data(); }
+  Rows<T> rows() { return {values.data(), stride}; }
+  Rows<const T> rows() const { return {values.data(), stride}; }
+  double at(int64_t row, int64_t i) const { return to_double(values[row * stride + i]); }
+  bool gaps_are_whole() const {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (static_cast<int64_t>(i) % stride >= width &&
+          to_double(values[i]) != to_double(before[i])) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  int64_t num_rows, width, stride;
+  std::vector<T> values, before;
+};
+
+template <typename T>
+constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6 : 1.2e-2;
+
+template <typename T>
+void expect_near(const Matrix<T>& actual, const std::vector<double>& expected, double scale = 1) {
+  ASSERT_TRUE(actual.gaps_are_whole());
+  for (int64_t row = 0; row < actual.num_rows; ++row) {
+    for (int64_t i = 0; i < actual.width; ++i) {
+      const double want = expected[row * actual.width + i];
+      ASSERT_NEAR(actual.at(row, i), want, kTolerance<T> * scale * (1 + std::abs(want)))
+          << "row " << row << ", value " << i;
+    }
+  }
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+struct Case {
+  CpuSet set;
+  int64_t num_rows, width;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const CpuSet set : {CpuSet::kBaseline, CpuSet::kAvx2, CpuSet::kAvx512}) {
+    for (const int64_t width : {1, 2, 3, 15, 16, 17, 31, 64, 129, 4100}) {
+      for (const int64_t num_rows : {1, 5}) list.push_back({set, num_rows, width});
+    }
+  }
+  return list;
+}
+
+class CpuKernelsTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    kernels_ = cpu_kernels(GetParam().set);
+    if (kernels_ == nullptr) GTEST_SKIP() << "this machine cannot run it";
+  }
+  template <typename T>
+  const CpuTypedKernels<T>& of() const {
+    return kernels_->of<T>();
+  }
+  template <typename T>
+  Matrix<T> make(unsigned seed) const {
+    return Matrix<T>(num_rows_, width_, seed);
+  }
+  std::vector<double> table(const auto& value) const {
+    std::vector<double> values;
+    for (int64_t row = 0; row < num_rows_; ++row) {
+      for (int64_t i = 0; i < width_; ++i) values.push_back(value(row, i));
+    }
+    return values;
+  }
+
+  const CpuKernels* kernels_ = nullptr;
+  const int64_t num_rows_ = GetParam().num_rows, width_ = GetParam().width;
+
+  template <typename T>
+  void check_rms_norm();
+  template <typename T>
+  void check_rotate();
+  template <typename T>
+  void check_swiglu();
+  template <typename T>
+  void check_softmax();
+};
+
+template <typename T>
+void CpuKernelsTest::check_rms_norm() {
+  constexpr double kEps = 1e-5;
+  const Matrix<T> x = make<T>(1), upstream = make<T>(2), residual = make<T>(3);
+  const Matrix<T> weight(1, width_, 4);
+  std::vector<double> scale, mean;
+  for (int64_t row = 0; row < num_rows_; ++row) {
+    double squares = 0, dot = 0;
+    for (int64_t i = 0; i < width_; ++i) squares += x.at(row, i) * x.at(row, i);
+    scale.push_back(1 / std::sqrt(squares / width_ + kEps));
+    for (int64_t i = 0; i < width_; ++i) {
+      dot += upstream.at(row, i) * weight.at(0, i) * x.at(row, i) * scale.back();
+    }
+    mean.push_back(dot / width_);
+  }
+  Matrix<T> y = make<T>(5);
+  of<T>().rms_norm(y.rows(), x.rows(), weight.values.data(), kEps, num_rows_, width_);
+  expect_near(y, table([&](int64_t row, int64_t i) {
+                return x.at(row, i) * scale[row] * weight.at(0, i);
+              }));
+
+  const auto grad = [&](int64_t row, int64_t i) {
+    const double normed = x.at(row, i) * scale[row];
+    return (upstream.at(row, i) * weight.at(0, i) - normed * mean[row]) * scale[row];
+  };
+  Matrix<T> grad_x = make<T>(6), in_place = residual;
+  std::vector<float> grad_weight(width_, 1.0f);
+  of<T>().rms_norm_backward(grad_x.rows(), grad_weight.data(), upstream.rows(), x.rows(),
+                            weight.values.data(), {nullptr, 0}, kEps, num_rows_, width_);
+  // A row of one value has a scale of 1 / |x|, and its gradient cancels.
+  const double largest = *std::max_element(scale.begin(), scale.end());
+  expect_near(grad_x, table(grad), 10 * (1 + largest));
+  for (int64_t i = 0; i < width_; ++i) {
+    double sum = 1;
+    for (int64_t row = 0; row < num_rows_; ++row)
+      sum += upstream.at(row, i) * x.at(row, i) * scale[row];
+    ASSERT_NEAR(grad_weight[i], sum, 1e-5 * (1 + std::abs(sum)));
+  }
+  of<T>().rms_norm_backward(in_place.rows(), grad_weight.data(), upstream.rows(), x.rows(),
+                            weight.values.data(), std::as_const(in_place).rows(), kEps, num_rows_,
+                            width_);
+  expect_near(in_place,
+              table([&](int64_t row, int64_t i) { return residual.at(row, i) + grad(row, i); }),
+              10 * (1 + largest));
+}
+
+TEST_P(CpuKernelsTest, RmsNorm) {
+  check_rms_norm<float>();
+  check_rms_norm<Bfloat>();
+}
+
+template <typename T>
+void CpuKernelsTest::check_rotate() {
+  const int64_t half = width_;
+  const Matrix<T> x(num_rows_, 2 * half, 1), cosine(1, half, 2), sine(1, half, 3);
+  for (const bool back : {false, true}) {
+    std::vector<double> expected(num_rows_ * 2 * half);
+    for (int64_t row = 0; row < num_rows_; ++row) {
+      for (int64_t i = 0; i < half; ++i) {
+        const double a = x.at(row, i), b = x.at(row, half + i);
+        const double c = cosine.at(0, i), s = back ? -sine.at(0, i) : sine.at(0, i);
+        expected[row * 2 * half + i] = a * c - b * s;
+        expected[row * 2 * half + half + i] = b * c + a * s;
+      }
+    }
+    Matrix<T> y = x;
+    of<T>().rotate(y.rows(), std::as_const(y).rows(), cosine.values.data(), sine.values.data(),
+                   back, num_rows_, half);
+    expect_near(y, expected);
+  }
+}
+
+TEST_P(CpuKernelsTest, Rotate) {
+  check_rotate<float>();
+  check_rotate<Bfloat>();
+}
+
+template <typename T>
+void CpuKernelsTest::check_swiglu() {
+  Matrix<T> gate = make<T>(1), up = make<T>(2), upstream = make<T>(3);
+  // Sigmoids at both ends.
+  gate.values.front() = rounded<T>(-200);
+  gate.values[gate.width - 1] = rounded<T>(150);
+  const auto silu = [&](int64_t row, int64_t i) {
+    return gate.at(row, i) * sigmoid(gate.at(row, i));
+  };
+  const auto expected_h =
+      table([&](int64_t row, int64_t i) { return silu(row, i) * up.at(row, i); });
+  Matrix<T> h = make<T>(4), grad_gate = make<T>(5), grad_up = make<T>(6), again = make<T>(7);
+  of<T>().swiglu(h.rows(), std::as_const(gate).rows(), std::as_const(up).rows(), num_rows_, width_);
+  expect_near(h, expected_h);
+  of<T>().swiglu_backward(grad_gate.rows(), grad_up.rows(), again.rows(),
+                          std::as_const(upstream).rows(), std::as_const(gate).rows(),
+                          std::as_const(up).rows(), num_rows_, width_);
+  expect_near(again, expected_h);
+  EXPECT_EQ(again.before.size(), h.values.size());
+  expect_near(grad_up,
+              table([&](int64_t row, int64_t i) { return upstream.at(row, i) * silu(row, i); }));
+  expect_near(grad_gate, table([&](int64_t row, int64_t i) {
+                const double s = sigmoid(gate.at(row, i));
+                return upstream.at(row, i) * up.at(row, i) * s * (1 + gate.at(row, i) * (1 - s));
+              }));
+}
+
+TEST_P(CpuKernelsTest, SwiGlu) {
+  check_swiglu<float>();
+  check_swiglu<Bfloat>();
+}
+
+template <typename T>
+void CpuKernelsTest::check_softmax() {
+  Matrix<T> logits = make<T>(1);
+  // A tie for the largest.
+  if (width_ > 20) logits.values[3] = logits.values[20] = rounded<T>(9);
+  for (const int64_t label : {int64_t{0}, std::min<int64_t>(width_ - 1, 3),
+                              std::min<int64_t>(width_ - 1, 20), width_ - 1}) {
+    double sum = 0, mean = 0, entropy = 0;
+    int64_t largest = 0;
+    for (int64_t i = 0; i < width_; ++i) {
+      sum += std::exp(logits.at(0, i));
+      if (logits.at(0, i) > logits.at(0, largest)) largest = i;
+    }
+    const auto logp = [&](int64_t i) { return logits.at(0, i) - std::log(sum); };
+    for (int64_t i = 0; i < width_; ++i) {
+      mean += logp(i) / width_;
+      entropy -= std::exp(logp(i)) * logp(i);
+    }
+    std::vector<float> exps(width_);
+    const LabelStats stats = of<T>().label_stats(exps.data(), logits.values.data(), label, width_);
+    EXPECT_NEAR(stats.logprob, logp(label), 2e-6 * (1 + std::abs(logp(label))));
+    EXPECT_NEAR(stats.mean_logprob, mean, 2e-6 * (1 + std::abs(mean)));
+    EXPECT_NEAR(stats.entropy, entropy, 2e-6 * (1 + entropy));
+    EXPECT_EQ(stats.correct, label == largest ? 1 : 0);
+    for (int64_t i = 0; i < width_; ++i) {
+      ASSERT_NEAR(exps[i] / stats.sum_of_exps, std::exp(logp(i)), 1e-6);
+    }
+    constexpr float kOfLabel = -0.7f, kOfMean = 0.2f;
+    Matrix<T> grad(1, width_, 2);
+    of<T>().logit_gradient(grad.data(), exps.data(), stats.sum_of_exps, kOfLabel, kOfMean, label,
+                           width_);
+    std::vector<double> expected;
+    for (int64_t i = 0; i < width_; ++i) {
+      const double p = std::exp(logp(i));
+      expected.push_back(double{kOfLabel} * ((i == label) - p) +
+                         double{kOfMean} * (1.0 / static_cast<double>(width_) - p));
+    }
+    expect_near(grad, expected);
+  }
+}
+
+TEST_P(CpuKernelsTest, LabelStatsAndTheirGradient) {
+  check_softmax<float>();
+  check_softmax<Bfloat>();
+}
+
+TEST_P(CpuKernelsTest, LogitsFarFromZero) {
+  std::vector<float> logits(width_, 3000.0f), exps(width_);
+  logits.front() = -3000.0f;
+  const LabelStats stats = of<float>().label_stats(exps.data(), logits.data(), width_ - 1, width_);
+  const double expected = width_ == 1 ? 0 : -std::log(width_ - 1);
+  EXPECT_NEAR(stats.logprob, expected, 1e-5);
+  EXPECT_NEAR(stats.entropy, -expected, 1e-5);
+}
+
+TEST_P(CpuKernelsTest, AdamW) {
+  const Matrix<float> weights(1, width_, 1), exp_avgs(1, width_, 2), gradients(1, width_, 4);
+  Matrix<float> exp_avg_sqs(1, width_, 3);
+  for (float& value : exp_avg_sqs.values) value = std::abs(value);
+  const AdamWStep step{.gradient_scale = 0.5f,
+                       .decay = 0.999f,
+                       .keep1 = 0.1f,
+                       .keep2 = 0.01f,
+                       .step_size = 0.03f,
+                       .root_correction = 0.3f,
+                       .epsilon = 1e-8f};
+  Matrix<float> w = weights, m = exp_avgs, v = exp_avg_sqs;
+  v.before = v.values;
+  kernels_->adamw(w.data(), m.data(), v.data(), gradients.values.data(), step, width_);
+  std::vector<double> new_w, new_m, new_v;
+  for (int64_t i = 0; i < width_; ++i) {
+    const double g = gradients.at(0, i) * 0.5;
+    new_m.push_back(0.9 * exp_avgs.at(0, i) + 0.1 * g);
+    new_v.push_back(0.99 * exp_avg_sqs.at(0, i) + 0.01 * g * g);
+    new_w.push_back(weights.at(0, i) * 0.999 -
+                    0.03 * new_m.back() / (std::sqrt(new_v.back()) / 0.3 + 1e-8));
+  }
+  expect_near(w, new_w);
+  expect_near(m, new_m);
+  expect_near(v, new_v);
+}
+
+// An update must not depend on where in a range of work a weight stands.
+TEST_P(CpuKernelsTest, AdamWGivesTheSameBitsForAnyRange) {
+  const Matrix<float> weights(1, width_, 1), gradients(1, width_, 4);
+  Matrix<float> m(1, width_, 2), v(1, width_, 3);
+  for (float& value : v.values) value = std::abs(value);
+  const AdamWStep step{0.7f, 0.9f, 0.1f, 0.001f, 0.01f, 0.2f, 1e-8f};
+  Matrix<float> w = weights, w2 = weights, m2 = m, v2 = v;
+  kernels_->adamw(w.data(), m.data(), v.data(), gradients.values.data(), step, width_);
+  for (int64_t i = 0; i < width_; ++i) {
+    kernels_->adamw(w2.data() + i, m2.data() + i, v2.data() + i, gradients.values.data() + i, step,
+                    1);
+  }
+  EXPECT_EQ(w.values, w2.values);
+  EXPECT_EQ(m.values, m2.values);
+  EXPECT_EQ(v.values, v2.values);
+}
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  const char* const names[] = {"baseline", "avx2", "avx512"};
+  return std::string(names[static_cast<int>(info.param.set)]) + "_" +
+         std::to_string(info.param.num_rows) + "x" + std::to_string(info.param.width);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, CpuKernelsTest, testing::ValuesIn(cases()), case_name);
+
+TEST(CpuKernelsChoice, TakesTheBestThatTheMachineRuns) {
+  ASSERT_NE(cpu_kernels(CpuSet::kBaseline), nullptr);
+  const CpuKernels* best = cpu_kernels(CpuSet::kBaseline);
+  for (const CpuSet set : {CpuSet::kAvx2, CpuSet::kAvx512}) {
+    if (cpu_kernels(set) != nullptr) best = cpu_kernels(set);
+  }
+  EXPECT_EQ(&cpu_kernels(), best);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,98 @@
+// The arithmetic of a training step on a CPU, apart from matrix products: one table of functions
+// for each instruction set, of which the machine's best is picked at run time.
+//
+// Each function works in the calling thread on the rows, or elements, it is given; callers spread
+// them over threads (worker/kernels/tensor_ops.h) so that no result depends on how many there are.
+// The values of a row are contiguous. Arithmetic is in float32 whatever the type of the values.
+// An output may be an input of the same type and shape.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera {
+
+// bfloat16 in memory.
+struct Bfloat {
+  uint16_t bits;
+};
+
+// Row i begins at data + i * stride.
+template <typename T>
+struct Rows {
+  T* data;
+  int64_t stride;
+  T* operator[](int64_t i) const { return data + i * stride; }
+};
+
+// What a row of logits says of its label.
+struct LabelStats {
+  float logprob;       // log p(label)
+  float mean_logprob;  // mean over the vocabulary of log p
+  float entropy;       // of p, in nats
+  float correct;       // 1 if the label is the first of the largest logits, else 0
+  float sum_of_exps;   // of the exponentials that label_stats leaves
+};
+
+struct AdamWStep {
+  float gradient_scale;
+  float decay;            // the weight is multiplied by it first: 1 - rate * weight_decay
+  float keep1, keep2;     // 1 - beta1, 1 - beta2
+  float step_size;        // rate / (1 - beta1^step)
+  float root_correction;  // sqrt(1 - beta2^step)
+  float epsilon;
+};
+
+// What there is for float and for bfloat16 values.
+template <typename T>
+struct CpuTypedKernels {
+  // y = x * rsqrt(mean(x^2) + eps), rounded to T, then times weight [width].
+  void (*rms_norm)(Rows<T> y, Rows<const T> x, const T* weight, float eps, int64_t num_rows,
+                   int64_t width);
+  // The gradients of that: grad_x, with `residual` added to it (null: nothing), and the weight's,
+  // summed over the rows, added to grad_weight [width].
+  void (*rms_norm_backward)(Rows<T> grad_x, float* grad_weight, Rows<const T> grad_y,
+                            Rows<const T> x, const T* weight, Rows<const T> residual, float eps,
+                            int64_t num_rows, int64_t width);
+  // Each row is `half` values and their `half` partners. Turns the pairs by the angles whose cosine
+  // and sine are given [half], or back by them.
+  void (*rotate)(Rows<T> y, Rows<const T> x, const T* cosine, const T* sine, bool back,
+                 int64_t num_rows, int64_t half);
+  // h = silu(gate) * up.
+  void (*swiglu)(Rows<T> h, Rows<const T> gate, Rows<const T> up, int64_t num_rows, int64_t width);
+  // Its gradients, and h once more (null: not).
+  void (*swiglu_backward)(Rows<T> grad_gate, Rows<T> grad_up, Rows<T> h, Rows<const T> grad_h,
+                          Rows<const T> gate, Rows<const T> up, int64_t num_rows, int64_t width);
+  // Reads a row of logits and leaves in exps [width] what is proportional to their softmax.
+  LabelStats (*label_stats)(float* exps, const T* logits, int64_t label, int64_t width);
+  // gradient [width] = of_label * (onehot(label) - p) + of_mean * (1 / width - p): of a loss whose
+  // derivatives by logprob and mean_logprob are of_label and of_mean. p is exps / sum_of_exps.
+  void (*logit_gradient)(T* gradient, const float* exps, float sum_of_exps, float of_label,
+                         float of_mean, int64_t label, int64_t width);
+};
+
+struct CpuKernels {
+  const char* name;
+  CpuTypedKernels<float> of_float;
+  CpuTypedKernels<Bfloat> of_bfloat;
+  // One update of `count` weights. The gradients are scaled on the way and stay as they are.
+  void (*adamw)(float* weights, float* exp_avgs, float* exp_avg_sqs, const float* gradients,
+                const AdamWStep& step, int64_t count);
+
+  template <typename T>
+  const CpuTypedKernels<T>& of() const {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return of_float;
+    } else {
+      return of_bfloat;
+    }
+  }
+};
+
+enum class CpuSet { kBaseline, kAvx2, kAvx512 };
+
+// Null where this machine, or this build's, cannot run it. The baseline runs everywhere.
+const CpuKernels* cpu_kernels(CpuSet set);
+// The best that this machine runs.
+const CpuKernels& cpu_kernels();
+
+}  // namespace tessera

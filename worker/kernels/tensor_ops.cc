@@ -1,0 +1,223 @@
+#include "worker/kernels/tensor_ops.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+// Values that are worth a thread.
+constexpr int64_t kGrainValues = 1 << 15;
+// Rows whose weight gradients one thread adds up. Fixed, so that sums are the same for any number
+// of threads.
+constexpr int64_t kReductionRows = 64;
+
+template <typename T>
+T* data_of(const at::Tensor& x) {
+  // Also of const tensors: what they hold is written.
+  return static_cast<T*>(x.defined() ? x.data_ptr() : nullptr);
+}
+
+// [T, D], or [T, N, D] by way of its N rows at each token.
+template <typename T>
+Rows<T> rows_of(const at::Tensor& x, int64_t token = 0) {
+  if (!x.defined()) return {nullptr, 0};
+  T* data = data_of<T>(x) + token * x.stride(0);
+  return x.dim() == 3 ? Rows<T>{data, x.stride(1)} : Rows<T>{data, x.stride(0)};
+}
+
+void check_rows(std::initializer_list<at::Tensor> tensors) {
+  for (const at::Tensor& x : tensors) {
+    if (!x.defined()) continue;
+    TORCH_CHECK(x.is_cpu() && x.stride(-1) == 1, "CPU kernels take rows of contiguous values");
+  }
+}
+
+// body(values of T) with T as the tensor's type.
+template <typename Body>
+void by_type(const at::Tensor& x, const Body& body) {
+  if (x.scalar_type() == at::kFloat) {
+    body(float{});
+  } else {
+    TORCH_CHECK(x.scalar_type() == at::kBFloat16, "no CPU kernels for ", x.scalar_type());
+    body(Bfloat{});
+  }
+}
+
+template <typename Body>
+void spread(int64_t count, int64_t values_each, const Body& body) {
+  at::parallel_for(0, count, std::max<int64_t>(1, kGrainValues / std::max<int64_t>(1, values_each)),
+                   body);
+}
+
+// body(first token, number of rows) of [T, D] at once, or of [T, N, D] a token at a time.
+template <typename Body>
+void each_token(const at::Tensor& x, int64_t begin, int64_t end, const Body& body) {
+  if (x.dim() == 2) return body(begin, end - begin);
+  for (int64_t token = begin; token < end; ++token) body(token, x.size(1));
+}
+
+}  // namespace
+
+bool has_cpu_kernels(const at::Tensor& x) {
+  return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+
+void rms_norm_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight_D,
+                  double eps) {
+  check_rows({y, x, weight_D});
+  if (x.numel() == 0) return;
+  by_type(x, [&](auto type) {
+    using T = decltype(type);
+    const auto norm = cpu_kernels().of<T>().rms_norm;
+    spread(x.size(0), x.numel() / x.size(0), [&](int64_t begin, int64_t end) {
+      each_token(x, begin, end, [&](int64_t token, int64_t num_rows) {
+        norm(rows_of<T>(y, token), rows_of<const T>(x, token), data_of<T>(weight_D),
+             static_cast<float>(eps), num_rows, x.size(-1));
+      });
+    });
+  });
+}
+
+void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weight_D,
+                           const at::Tensor& grad_y, const at::Tensor& x,
+                           const at::Tensor& weight_D, const at::Tensor& residual, double eps) {
+  check_rows({grad_x, grad_weight_D, grad_y, x, weight_D, residual});
+  if (x.numel() == 0) return;
+  const int64_t tokens = x.size(0), width = x.size(-1);
+  const int64_t blocks = (tokens + kReductionRows - 1) / kReductionRows;
+  const at::Tensor partial = at::empty({blocks, width}, grad_weight_D.options());
+  auto* partials = data_of<float>(partial);
+  by_type(x, [&](auto type) {
+    using T = decltype(type);
+    const auto backward = cpu_kernels().of<T>().rms_norm_backward;
+    spread(blocks, kReductionRows * x.numel() / tokens, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        float* sums = partials + block * width;
+        std::fill_n(sums, width, 0.0f);
+        const int64_t first = block * kReductionRows;
+        each_token(x, first, std::min(tokens, first + kReductionRows),
+                   [&](int64_t token, int64_t num_rows) {
+                     backward(rows_of<T>(grad_x, token), sums, rows_of<const T>(grad_y, token),
+                              rows_of<const T>(x, token), data_of<T>(weight_D),
+                              rows_of<const T>(residual, token), static_cast<float>(eps), num_rows,
+                              width);
+                   });
+      }
+    });
+  });
+  auto* total = data_of<float>(grad_weight_D);
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t i = 0; i < width; ++i) total[i] += partials[block * width + i];
+  }
+}
+
+void rotate_out(const at::Tensor& y_TNH, const at::Tensor& x_TNH, const at::Tensor& cos_TH,
+                const at::Tensor& sin_TH, bool back) {
+  check_rows({y_TNH, x_TNH, cos_TH, sin_TH});
+  by_type(x_TNH, [&](auto type) {
+    using T = decltype(type);
+    const auto rotate = cpu_kernels().of<T>().rotate;
+    const int64_t num_heads = x_TNH.size(1), half = x_TNH.size(2) / 2;
+    spread(x_TNH.size(0), num_heads * half * 2, [&](int64_t begin, int64_t end) {
+      for (int64_t token = begin; token < end; ++token) {
+        rotate(rows_of<T>(y_TNH, token), rows_of<const T>(x_TNH, token),
+               data_of<T>(cos_TH) + token * cos_TH.stride(0),
+               data_of<T>(sin_TH) + token * sin_TH.stride(0), back, num_heads, half);
+      }
+    });
+  });
+}
+
+void swiglu_out(const at::Tensor& h_TF, const at::Tensor& gate_TF, const at::Tensor& up_TF) {
+  check_rows({h_TF, gate_TF, up_TF});
+  by_type(gate_TF, [&](auto type) {
+    using T = decltype(type);
+    const auto swiglu = cpu_kernels().of<T>().swiglu;
+    const int64_t width = gate_TF.size(1);
+    spread(gate_TF.size(0), width, [&](int64_t begin, int64_t end) {
+      swiglu(rows_of<T>(h_TF, begin), rows_of<const T>(gate_TF, begin),
+             rows_of<const T>(up_TF, begin), end - begin, width);
+    });
+  });
+}
+
+void swiglu_backward_out(const at::Tensor& grad_gate_TF, const at::Tensor& grad_up_TF,
+                         const at::Tensor& h_TF, const at::Tensor& grad_h_TF,
+                         const at::Tensor& gate_TF, const at::Tensor& up_TF) {
+  check_rows({grad_gate_TF, grad_up_TF, h_TF, grad_h_TF, gate_TF, up_TF});
+  by_type(gate_TF, [&](auto type) {
+    using T = decltype(type);
+    const auto backward = cpu_kernels().of<T>().swiglu_backward;
+    const int64_t width = gate_TF.size(1);
+    spread(gate_TF.size(0), width, [&](int64_t begin, int64_t end) {
+      backward(rows_of<T>(grad_gate_TF, begin), rows_of<T>(grad_up_TF, begin),
+               rows_of<T>(h_TF, begin), rows_of<const T>(grad_h_TF, begin),
+               rows_of<const T>(gate_TF, begin), rows_of<const T>(up_TF, begin), end - begin,
+               width);
+    });
+  });
+}
+
+void label_stats_out(const LabelStatsOut& stats, const at::Tensor& exps_CV,
+                     const at::Tensor& logits_CV, const at::Tensor& labels_C) {
+  check_rows({exps_CV, logits_CV, labels_C});
+  const int64_t width = logits_CV.size(1);
+  const int64_t* labels = labels_C.const_data_ptr<int64_t>();
+  auto *logprob = data_of<float>(stats.logprob_C), *entropy = data_of<float>(stats.entropy_C),
+       *mean = data_of<float>(stats.mean_logprob_C), *correct = data_of<float>(stats.correct_C),
+       *sum = data_of<float>(stats.sum_of_exps_C);
+  by_type(logits_CV, [&](auto type) {
+    using T = decltype(type);
+    const auto label_stats = cpu_kernels().of<T>().label_stats;
+    const auto exps = rows_of<float>(exps_CV);
+    const auto logits = rows_of<const T>(logits_CV);
+    spread(logits_CV.size(0), width, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const LabelStats row = label_stats(exps[i], logits[i], labels[i], width);
+        logprob[i] = row.logprob;
+        mean[i] = row.mean_logprob;
+        entropy[i] = row.entropy;
+        correct[i] = row.correct;
+        sum[i] = row.sum_of_exps;
+      }
+    });
+  });
+}
+
+void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
+                        const at::Tensor& sum_of_exps_C, const at::Tensor& labels_C,
+                        const at::Tensor& grad_logprob_C, const at::Tensor& grad_mean_logprob_C) {
+  check_rows({grad_CV, exps_CV, sum_of_exps_C, labels_C, grad_logprob_C, grad_mean_logprob_C});
+  const int64_t width = exps_CV.size(1);
+  const int64_t* labels = labels_C.const_data_ptr<int64_t>();
+  const auto *sum = data_of<float>(sum_of_exps_C), *of_label = data_of<float>(grad_logprob_C),
+             *of_mean = data_of<float>(grad_mean_logprob_C);
+  by_type(grad_CV, [&](auto type) {
+    using T = decltype(type);
+    const auto logit_gradient = cpu_kernels().of<T>().logit_gradient;
+    const auto grad = rows_of<T>(grad_CV);
+    const auto exps = rows_of<const float>(exps_CV);
+    spread(exps_CV.size(0), width, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        logit_gradient(grad[i], exps[i], sum[i], of_label[i],
+                       of_mean == nullptr ? 0.0f : of_mean[i], labels[i], width);
+      }
+    });
+  });
+}
+
+void adamw_(const at::Tensor& weights, const at::Tensor& exp_avgs, const at::Tensor& exp_avg_sqs,
+            const at::Tensor& gradients, const AdamWStep& step) {
+  auto *weight = weights.data_ptr<float>(), *exp_avg = exp_avgs.data_ptr<float>(),
+       *exp_avg_sq = exp_avg_sqs.data_ptr<float>();
+  const auto* gradient = gradients.const_data_ptr<float>();
+  at::parallel_for(0, weights.numel(), kGrainValues, [&](int64_t begin, int64_t end) {
+    cpu_kernels().adamw(weight + begin, exp_avg + begin, exp_avg_sq + begin, gradient + begin, step,
+                        end - begin);
+  });
+}
+
+}  // namespace tessera

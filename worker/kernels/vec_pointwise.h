@@ -1,0 +1,81 @@
+// RoPE, SwiGLU and AdamW. See cpu_kernels.h.
+#pragma once
+
+#include "worker/kernels/vec.h"
+
+namespace tessera {
+namespace {
+
+template <int kLanes, typename T>
+void rotate(Rows<T> y, Rows<const T> x, const T* cosine, const T* sine, bool back, int64_t num_rows,
+            int64_t half) {
+  using V = Vec<kLanes>;
+  const float sign = back ? -1.0f : 1.0f;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const T *first = x[row], *second = first + half;
+    T *to_first = y[row], *to_second = to_first + half;
+    V::each(half, [&](int64_t i, int64_t count) {
+      const auto a = V::get(first + i, count), b = V::get(second + i, count);
+      const auto c = V::get(cosine + i, count), s = V::get(sine + i, count) * sign;
+      V::put(to_first + i, a * c - b * s, count);
+      V::put(to_second + i, b * c + a * s, count);
+    });
+  }
+}
+
+template <int kLanes, typename T>
+void swiglu(Rows<T> h, Rows<const T> gate, Rows<const T> up, int64_t num_rows, int64_t width) {
+  using V = Vec<kLanes>;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const T *gates = gate[row], *ups = up[row];
+    T* to = h[row];
+    V::each(width, [&](int64_t i, int64_t count) {
+      const auto x = V::get(gates + i, count);
+      const auto silu = V::template round_to<T>(x / (1.0f + V::exp(-x)));
+      V::put(to + i, silu * V::get(ups + i, count), count);
+    });
+  }
+}
+
+template <int kLanes, typename T>
+void swiglu_backward(Rows<T> grad_gate, Rows<T> grad_up, Rows<T> h, Rows<const T> grad_h,
+                     Rows<const T> gate, Rows<const T> up, int64_t num_rows, int64_t width) {
+  using V = Vec<kLanes>;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const T *gates = gate[row], *ups = up[row], *upstream = grad_h[row];
+    T *to_gate = grad_gate[row], *to_up = grad_up[row];
+    T* again = h.data == nullptr ? nullptr : h[row];
+    V::each(width, [&](int64_t i, int64_t count) {
+      const auto x = V::get(gates + i, count), u = V::get(ups + i, count);
+      const auto grad = V::get(upstream + i, count);
+      const auto sigmoid = 1.0f / (1.0f + V::exp(-x));
+      const auto silu = x * sigmoid;
+      V::put(to_gate + i, grad * u * (sigmoid + silu * (1.0f - sigmoid)), count);
+      V::put(to_up + i, grad * silu, count);
+      if (again != nullptr) V::put(again + i, V::template round_to<T>(silu) * u, count);
+    });
+  }
+}
+
+// Each product is added to one thing only: a compiler has one way to fuse them, and a weight's
+// update does not depend on whether it stands in a whole vector.
+template <int kLanes>
+void adamw(float* weights, float* exp_avgs, float* exp_avg_sqs, const float* gradients,
+           const AdamWStep& step, int64_t count) {
+  using V = Vec<kLanes>;
+  V::each(count, [&](int64_t i, int64_t part) {
+    const auto grad = V::get(gradients + i, part) * step.gradient_scale;
+    auto exp_avg = V::get(exp_avgs + i, part);
+    exp_avg = exp_avg + step.keep1 * (grad - exp_avg);
+    auto exp_avg_sq = V::get(exp_avg_sqs + i, part);
+    exp_avg_sq = exp_avg_sq + step.keep2 * (grad * grad - exp_avg_sq);
+    const auto root = V::sqrt(exp_avg_sq) / step.root_correction + step.epsilon;
+    const auto weight = V::get(weights + i, part);
+    V::put(weights + i, weight * step.decay - (step.step_size * exp_avg) / root, part);
+    V::put(exp_avgs + i, exp_avg, part);
+    V::put(exp_avg_sqs + i, exp_avg_sq, part);
+  });
+}
+
+}  // namespace
+}  // namespace tessera

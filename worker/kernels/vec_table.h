@@ -1,0 +1,24 @@
+// The table of one instruction set. A source file that includes this is compiled with its flags.
+#pragma once
+
+#include "worker/kernels/vec_norm.h"
+#include "worker/kernels/vec_pointwise.h"
+#include "worker/kernels/vec_softmax.h"
+
+namespace tessera {
+namespace {
+
+template <int kLanes, typename T>
+constexpr CpuTypedKernels<T> typed_kernels() {
+  return {rms_norm<kLanes, T>,      rms_norm_backward<kLanes, T>, rotate<kLanes, T>,
+          swiglu<kLanes, T>,        swiglu_backward<kLanes, T>,   label_stats<kLanes, T>,
+          logit_gradient<kLanes, T>};
+}
+
+template <int kLanes>
+constexpr CpuKernels make_kernels(const char* name) {
+  return {name, typed_kernels<kLanes, float>(), typed_kernels<kLanes, Bfloat>(), adamw<kLanes>};
+}
+
+}  // namespace
+}  // namespace tessera
