@@ -13,6 +13,7 @@ from breaking import (
     edit,
     edit_header,
     edit_json,
+    empty_directory,
     fill_the_disk,
     in_yaml,
     lines_with,
@@ -180,11 +181,11 @@ DATA = [
         set_field("data.train", "/nowhere/none.jsonl"),
     ),
     Case(
-        "the data is a directory",
+        "the data is an empty directory",
         SUBMIT,
         "data.train",
-        r"not a regular file",
-        lambda job, directory: job["data"].update(train=str(directory)),
+        r"there are no \.jsonl, \.json or \.parquet files in it",
+        empty_directory,
     ),
     Case("empty dataset", SUBMIT, "data.train", r"there are no documents in it", documents([])),
     Case(

@@ -32,6 +32,11 @@ def remove_field(path):
     return break_job
 
 
+def empty_directory(job, directory):
+    (directory / "empty").mkdir()
+    job["data"]["train"] = str(directory / "empty")
+
+
 def edit(name, change):
     """Breaks a file of the model or the tokenizer: change(bytes) -> bytes."""
 
