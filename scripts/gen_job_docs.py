@@ -104,7 +104,8 @@ def default_of(rule: dict[str, list[str]]) -> str:
 def range_of(entry: Field) -> str:
     rule, text = entry.rule, entry.type == "string"
     if "one_of" in rule:
-        return ", ".join(f"`{value}`" for value in rule["one_of"])
+        words = ", ".join(f"`{value}`" for value in rule["one_of"])
+        return f"{words}, a path" if "path" in rule else words
     low, high = (rule.get(key, [None])[0] for key in ("min", "max"))
     parts = []
     if low is not None:

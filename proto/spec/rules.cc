@@ -49,6 +49,10 @@ bool is_present(const Message& message, const FieldDescriptor& field) {
   return message.GetReflection()->HasField(message, &field);
 }
 
+bool is_word(const v1::Rule& rule, const std::string& value) {
+  return std::find(rule.one_of().begin(), rule.one_of().end(), value) != rule.one_of().end();
+}
+
 std::string render(double value) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof(text), value).ptr};
@@ -157,7 +161,8 @@ class FieldCheck {
   void check_string(const std::string& value) {
     if (!check_range(static_cast<double>(value.size()), quote(value), " characters long")) return;
     const auto& allowed = rule_.one_of();
-    if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
+    if (is_word(rule_, value)) return;
+    if (!allowed.empty() && !rule_.path()) {
       return refuse(quote(value), absl::StrCat(allowed.size() > 1 ? "be one of " : "be ",
                                                absl::StrJoin(allowed, ", ")));
     }
@@ -211,7 +216,7 @@ void resolve(Message& message, const std::filesystem::path& base) {
       resolve(*reflection.MutableMessage(&message, &field), base);
     } else if (rule_of(field).path()) {
       const std::string given = reflection.GetString(message, &field);
-      if (given.empty()) continue;
+      if (given.empty() || is_word(rule_of(field), given)) continue;
       std::filesystem::path path = (base / given).lexically_normal();
       if (!path.has_filename()) path = path.parent_path();
       reflection.SetString(&message, &field, path.string());

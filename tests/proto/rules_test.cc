@@ -232,12 +232,17 @@ TEST(RulesTest, ResolvesPathsAgainstTheBase) {
   spec.mutable_model()->set_tokenizer("./tok");
   spec.mutable_data()->set_train("/abs/../t.jsonl");
   spec.mutable_training()->clear_output_dir();
+  spec.mutable_training()->set_resume_from_checkpoint("latest");
   resolve_paths(spec, "/home/u/jobs");
   EXPECT_EQ(spec.model().path(), "/home/u/models/m");
   EXPECT_EQ(spec.model().tokenizer(), "/home/u/jobs/tok");
   EXPECT_EQ(spec.data().train(), "/t.jsonl");
   EXPECT_FALSE(spec.data().has_eval());
   EXPECT_EQ(spec.training().output_dir(), "");
+  EXPECT_EQ(spec.training().resume_from_checkpoint(), "latest");
+  spec.mutable_training()->set_resume_from_checkpoint("../out/checkpoint-5/");
+  resolve_paths(spec, "/home/u/jobs");
+  EXPECT_EQ(spec.training().resume_from_checkpoint(), "/home/u/out/checkpoint-5");
 }
 
 void visit_fields(const Descriptor& message, const std::function<void(const FieldDescriptor&)>& f) {

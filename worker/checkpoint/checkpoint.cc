@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include "worker/checkpoint/durable_files.h"
+#include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/tensor_io.h"
 #include "worker/errors.h"
 
@@ -20,15 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr char kField[] = "training.output_dir";
 constexpr char kPrefix[] = "checkpoint-";
-constexpr char kStateFile[] = "state.json";
-constexpr uintmax_t kMaxStateBytes = 64 << 20;
-constexpr int kMaxWorldSize = 99'999;
-
-std::string rank_file(int rank) {
-  char name[32];
-  std::snprintf(name, sizeof name, "rank-%05d.safetensors", rank);
-  return name;
-}
 
 // The step in the name of a complete checkpoint.
 std::optional<int> step_of(const fs::path& path) {
@@ -40,29 +30,14 @@ std::optional<int> step_of(const fs::path& path) {
   const auto [parsed, error] = std::from_chars(begin, end, step);
   std::error_code ignored;
   if (error != std::errc() || parsed != end || step < 0 ||
-      !fs::is_regular_file(path / kStateFile, ignored)) {
+      !fs::is_regular_file(path / kCheckpointStateFile, ignored)) {
     return std::nullopt;
   }
   return step;
 }
 
-v1::CheckpointState read_state(const fs::path& path) {
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (error) throw UserError(kField, path.string() + ": " + error.message());
-  if (bytes > kMaxStateBytes) throw UserError(kField, path.string() + ": it is too large");
-  std::ifstream file(path, std::ios::binary);
-  const std::string json((std::istreambuf_iterator<char>(file)), {});
-  v1::CheckpointState state;
-  if (!google::protobuf::util::JsonStringToMessage(json, &state).ok() || state.world_size() < 1 ||
-      state.world_size() > kMaxWorldSize) {
-    throw UserError(kField, path.string() + ": it is not the state of a checkpoint");
-  }
-  return state;
-}
-
-// The complete checkpoints of one job, by step.
-std::map<int, fs::path> checkpoints_of(const fs::path& output_dir, const std::string& job_id) {
+// The complete checkpoints of one job, or of any where `job_id` is null, by step.
+std::map<int, fs::path> checkpoints_of(const fs::path& output_dir, const std::string* job_id) {
   std::map<int, fs::path> found;
   std::error_code error;
   for (auto entry = fs::directory_iterator(output_dir, error);
@@ -70,7 +45,8 @@ std::map<int, fs::path> checkpoints_of(const fs::path& output_dir, const std::st
     const auto step = step_of(entry->path());
     if (!step) continue;
     try {
-      if (read_state(entry->path() / kStateFile).job_id() == job_id)
+      const CheckpointReader reader(entry->path(), kField);
+      if (job_id == nullptr || reader.state().job_id() == *job_id)
         found.emplace(*step, entry->path());
     } catch (const UserError&) {
       // Not written by us, whosever it is.
@@ -79,7 +55,8 @@ std::map<int, fs::path> checkpoints_of(const fs::path& output_dir, const std::st
   return found;
 }
 
-// What a crash left; it is nobody's.
+}  // namespace
+
 void delete_leftovers(const fs::path& output_dir) {
   std::error_code error;
   std::vector<fs::path> leftovers;
@@ -92,9 +69,11 @@ void delete_leftovers(const fs::path& output_dir) {
   for (const fs::path& path : leftovers) fs::remove_all(path, error);
 }
 
+namespace {
+
 // A checkpoint that cannot be taken away now is tried again after the next one.
 void prune(const fs::path& output_dir, const std::string& job_id, int total_limit) {
-  std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, job_id);
+  std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, &job_id);
   while (total_limit > 0 && checkpoints.size() > static_cast<size_t>(total_limit)) {
     try {
       retire_directory(checkpoints.begin()->second);
@@ -131,52 +110,10 @@ std::string to_json(const v1::CheckpointState& state) {
   return json;
 }
 
-// The rank files of a checkpoint, opened when first needed.
-class SavedShards {
- public:
-  SavedShards(fs::path directory, int world_size)
-      : directory_(std::move(directory)), world_size_(world_size) {}
-
-  // Elements [begin, begin + out.numel()) of the flat vector `name`.
-  void read(const std::string& name, int64_t begin, at::Tensor out) {
-    const int64_t shard_numel = shard_of(0, name).numel;
-    if (begin + out.numel() > shard_numel * world_size_) fail(name);
-    for (int64_t done = 0; done < out.numel();) {
-      const int rank = static_cast<int>((begin + done) / shard_numel);
-      const int64_t offset = (begin + done) % shard_numel;
-      const int64_t numel = std::min(shard_numel - offset, out.numel() - done);
-      if (shard_of(rank, name).numel != shard_numel) fail(name);
-      read_tensor(file_of(rank), name, offset, out.narrow(0, done, numel));
-      done += numel;
-    }
-  }
-
- private:
-  const SafetensorsFile& file_of(int rank) {
-    auto found = files_.find(rank);
-    if (found == files_.end()) {
-      found =
-          files_.emplace(rank, SafetensorsFile::open(directory_ / rank_file(rank), kField)).first;
-    }
-    return found->second;
-  }
-
-  const TensorInfo& shard_of(int rank, const std::string& name) {
-    const auto& tensors = file_of(rank).tensors();
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) fail(name);
-    return found->second;
-  }
-
-  [[noreturn]] void fail(const std::string& name) const {
-    throw UserError(kField,
-                    directory_.string() + ": the shards of " + name + " do not fit together");
-  }
-
-  const fs::path directory_;
-  const int world_size_;
-  std::map<int, SafetensorsFile> files_;
-};
+std::optional<FoundCheckpoint> newest(const std::map<int, fs::path>& checkpoints) {
+  if (checkpoints.empty()) return std::nullopt;
+  return FoundCheckpoint{checkpoints.rbegin()->first, checkpoints.rbegin()->second};
+}
 
 }  // namespace
 
@@ -195,8 +132,9 @@ SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::Checkpoint
       delete_leftovers(output_dir);
       fs::create_directory(temporary);
     });
-    run_together(ranks, what,
-                 [&] { bytes = write_shards(temporary / rank_file(ranks.rank()), shards); });
+    run_together(ranks, what, [&] {
+      bytes = write_shards(temporary / checkpoint_rank_file(ranks.rank()), shards);
+    });
     run_together(ranks, what, [&] {
       if (!first) return;
       v1::CheckpointState complete = state;
@@ -204,7 +142,7 @@ SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::Checkpoint
       complete.clear_vectors();
       for (const FlatShard& shard : shards) (*complete.mutable_vectors())[shard.name] = shard.numel;
       const std::string json = to_json(complete);
-      write_durably(temporary / kStateFile, json);
+      write_durably(temporary / kCheckpointStateFile, json);
       bytes += static_cast<int64_t>(json.size());
       publish_directory(directory);
       prune(output_dir, state.job_id(), total_limit);
@@ -221,34 +159,20 @@ SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::Checkpoint
 
 std::optional<FoundCheckpoint> find_latest_checkpoint(const fs::path& output_dir,
                                                       const std::string& job_id) {
-  const std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, job_id);
-  if (checkpoints.empty()) return std::nullopt;
-  return FoundCheckpoint{checkpoints.rbegin()->first, checkpoints.rbegin()->second};
+  return newest(checkpoints_of(output_dir, &job_id));
 }
 
-v1::CheckpointState load_checkpoint(const fs::path& checkpoint,
-                                    const std::vector<FlatShard>& shards,
-                                    const Collectives& ranks) {
-  if (ranks.rank() == 0) delete_leftovers(checkpoint.parent_path());
-  const v1::CheckpointState state = read_state(checkpoint / kStateFile);
-  SavedShards saved(checkpoint, state.world_size());
-  for (const FlatShard& shard : shards) {
-    const auto found = state.vectors().find(shard.name);
-    if (found == state.vectors().end()) {
-      throw UserError(
-          kField, checkpoint.string() + ": it holds no " + shard.name + "; was the model another?");
-    }
-    if (found->second != shard.numel) {
-      throw UserError(kField, checkpoint.string() + ": " + shard.name + " has " +
-                                  std::to_string(found->second) +
-                                  " elements in it, the model has " + std::to_string(shard.numel));
-    }
-    const int64_t begin = std::min(ranks.rank() * shard.data.numel(), shard.numel);
-    const int64_t used = std::min(shard.data.numel(), shard.numel - begin);
-    if (used > 0) saved.read(shard.name, begin, shard.data.narrow(0, 0, used));
-    shard.data.narrow(0, used, shard.data.numel() - used).zero_();
+FoundCheckpoint find_checkpoint(const fs::path& path, const std::string& field) {
+  std::error_code ignored;
+  if (fs::is_regular_file(path / kCheckpointStateFile, ignored)) {
+    return {CheckpointReader(path, field).state().step(), path};
   }
-  return state;
+  const auto found = newest(checkpoints_of(path, nullptr));
+  if (!found) {
+    throw UserError(field, field + ": " + path.string() +
+                               " neither is nor holds a checkpoint that is complete");
+  }
+  return *found;
 }
 
 }  // namespace tessera

@@ -50,10 +50,12 @@ struct FoundCheckpoint {
 std::optional<FoundCheckpoint> find_latest_checkpoint(const std::filesystem::path& output_dir,
                                                       const std::string& job_id);
 
-// Fills `shards` from a checkpoint of any world size: each rank reads the ranges it needs.
-// Throws UserError("training.output_dir", ...) when a vector is missing or has another size.
-v1::CheckpointState load_checkpoint(const std::filesystem::path& checkpoint,
-                                    const std::vector<FlatShard>& shards, const Collectives& ranks);
+// The checkpoint at `path`: that directory itself, or the newest complete one of any job in it.
+// Throws UserError with `field` when there is none.
+FoundCheckpoint find_checkpoint(const std::filesystem::path& path, const std::string& field);
+
+// Deletes what a crash left in `output_dir` of checkpoints being written or taken away.
+void delete_leftovers(const std::filesystem::path& output_dir);
 
 // Collective. Writes `directory` as a Hugging Face model: each rank writes its own slices into
 // model*.safetensors (files of at most `max_file_bytes`, with an index when there are several),

@@ -101,15 +101,19 @@ Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
               options.world_size);
 }
 
-int64_t Loader::microbatches_per_epoch() const {
-  const int64_t rows =
-      options_.split_batches ? options_.batch_rows : options_.batch_rows * options_.world_size;
-  return options_.drop_last ? dataset_.size() / rows : (dataset_.size() + rows - 1) / rows;
+int64_t Loader::microbatch_rows() const {
+  return options_.split_batches ? options_.batch_rows : options_.batch_rows * options_.world_size;
 }
 
-Batch Loader::microbatch(int64_t epoch, int64_t index) const {
+int64_t Loader::microbatches_from(int64_t row) const {
+  const int64_t left = std::max<int64_t>(0, dataset_.size() - row);
+  const int64_t rows = microbatch_rows();
+  return options_.drop_last ? left / rows : (left + rows - 1) / rows;
+}
+
+Batch Loader::microbatch(int64_t epoch, int64_t row) const {
   const auto rows = order(epoch);
-  const auto [begin, end] = rows_of_this_rank(index);
+  const auto [begin, end] = rows_of_this_rank(row);
   int64_t num_tokens = 0;
   for (int64_t i = begin; i < end; ++i) num_tokens += dataset_.num_tokens((*rows)[i]);
   // Never empty: this rank has to take part in the collectives.
@@ -119,17 +123,17 @@ Batch Loader::microbatch(int64_t epoch, int64_t index) const {
   return builder.take();
 }
 
-int64_t Loader::num_labels(int64_t epoch, int64_t index) const {
+int64_t Loader::num_labels(int64_t epoch, int64_t row) const {
   const auto rows = order(epoch);
-  const auto [begin, end] = rows_of_all_ranks(index);
+  const auto [begin, end] = rows_of_all_ranks(row);
   int64_t count = 0;
   for (int64_t i = begin; i < end; ++i) count += dataset_.num_labels((*rows)[i]);
   return count;
 }
 
-int64_t Loader::num_tokens(int64_t epoch, int64_t index) const {
+int64_t Loader::num_tokens(int64_t epoch, int64_t row) const {
   const auto rows = order(epoch);
-  const auto [begin, end] = rows_of_all_ranks(index);
+  const auto [begin, end] = rows_of_all_ranks(row);
   int64_t count = 0;
   for (int64_t i = begin; i < end; ++i) count += dataset_.num_tokens((*rows)[i]);
   return count;
@@ -154,14 +158,12 @@ std::shared_ptr<const Loader::Order> Loader::order(int64_t epoch) const {
   return order;
 }
 
-Loader::Range Loader::rows_of_all_ranks(int64_t index) const {
-  const int64_t rows =
-      options_.split_batches ? options_.batch_rows : options_.batch_rows * options_.world_size;
-  return {index * rows, std::min(dataset_.size(), (index + 1) * rows)};
+Loader::Range Loader::rows_of_all_ranks(int64_t row) const {
+  return {row, std::min(dataset_.size(), row + microbatch_rows())};
 }
 
-Loader::Range Loader::rows_of_this_rank(int64_t index) const {
-  const auto [begin, end] = rows_of_all_ranks(index);
+Loader::Range Loader::rows_of_this_rank(int64_t row) const {
+  const auto [begin, end] = rows_of_all_ranks(row);
   if (options_.split_batches) {
     // Even parts, the first ranks taking one more.
     const int64_t part = (end - begin) / options_.world_size;

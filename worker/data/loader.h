@@ -24,23 +24,30 @@ struct LoaderOptions {
   int64_t pad_token_id = 0;  // of tokens that are padding; any id of the model does
 };
 
-// Deals rows to ranks. It has no state but a cache: a microbatch is addressed by (epoch, index),
-// which is the whole cursor of a resumed run. The order of an epoch is that of accelerate's
-// SeedableRandomSampler: torch.randperm from a generator seeded with seed + epoch. Rows that do not
-// fill the last microbatch evenly are dealt out once, never repeated; ranks left without rows get
-// an empty (padded) batch. Thread safe. Tensors are charged to Owner::kData.
+// Deals rows to ranks. It has no state but a cache: a microbatch is addressed by the epoch and the
+// first of its rows in the epoch's order. That is the whole cursor of a resumed run, and it means
+// the same whatever the number of ranks or the size of batches. The order of an epoch is that of
+// accelerate's SeedableRandomSampler: torch.randperm from a generator seeded with seed + epoch.
+// Rows that do not fill the last microbatch evenly are dealt out once, never repeated; ranks left
+// without rows get an empty (padded) batch. Thread safe. Tensors are charged to Owner::kData.
 class Loader {
  public:
   // The dataset outlives this.
   Loader(const Dataset& dataset, const LoaderOptions& options);
 
-  int64_t microbatches_per_epoch() const;
-  // This rank's part. Requires index < microbatches_per_epoch().
-  Batch microbatch(int64_t epoch, int64_t index) const;
+  int64_t num_rows() const { return dataset_.size(); }
+  bool shuffles() const { return options_.shuffle; }
+  // Rows of all ranks in a microbatch; the last of an epoch may have fewer.
+  int64_t microbatch_rows() const;
+  // Microbatches of an epoch from row `row` on, that left out which drop_last drops.
+  int64_t microbatches_from(int64_t row) const;
+  int64_t microbatches_per_epoch() const { return microbatches_from(0); }
+  // This rank's part of the microbatch that begins with row `row`.
+  Batch microbatch(int64_t epoch, int64_t row) const;
   // Labels in the whole microbatch, over all ranks; needs no communication.
-  int64_t num_labels(int64_t epoch, int64_t index) const;
+  int64_t num_labels(int64_t epoch, int64_t row) const;
   // Tokens in the whole microbatch, over all ranks, padding not counted.
-  int64_t num_tokens(int64_t epoch, int64_t index) const;
+  int64_t num_tokens(int64_t epoch, int64_t row) const;
 
  private:
   using Order = std::vector<int64_t>;
@@ -51,8 +58,8 @@ class Loader {
   };
 
   std::shared_ptr<const Order> order(int64_t epoch) const;
-  Range rows_of_all_ranks(int64_t index) const;
-  Range rows_of_this_rank(int64_t index) const;
+  Range rows_of_all_ranks(int64_t row) const;
+  Range rows_of_this_rank(int64_t row) const;
 
   const Dataset& dataset_;
   const LoaderOptions options_;

@@ -32,6 +32,13 @@ void fill_storage(const at::Tensor& tensor, int64_t nbytes) {
 
 }  // namespace
 
+FlatLayout layout_of(std::string name, const std::vector<Parameter*>& parameters, int world_size) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
+  for (const Parameter* parameter : parameters)
+    shapes.emplace_back(parameter->name, parameter->shape);
+  return make_flat_layout(std::move(name), shapes, world_size);
+}
+
 void ReductionQueue::push(std::unique_ptr<Work> work, at::Tensor keep) {
   finish();
   work_ = std::move(work);
@@ -58,10 +65,7 @@ ShardedUnit::ShardedUnit(std::string name, std::vector<Parameter*> parameters, C
       group_(group),
       reductions_(reductions),
       options_(options) {
-  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
-  for (const Parameter* parameter : parameters_)
-    shapes.emplace_back(parameter->name, parameter->shape);
-  layout_ = make_flat_layout(std::move(name), shapes, group_.size());
+  layout_ = layout_of(std::move(name), parameters_, group_.size());
   arrived_.resize(parameters_.size());
   const OwnerScope scope(Owner::kParameters);
   shard_ = at::zeros({layout_.shard_numel}, at::TensorOptions(options_.device).dtype(at::kFloat));

@@ -33,6 +33,9 @@ class ReductionQueue {
   at::Tensor kept_;
 };
 
+// The flat layout of a unit of these parameters.
+FlatLayout layout_of(std::string name, const std::vector<Parameter*>& parameters, int world_size);
+
 class ShardedUnit {
  public:
   struct Options {

@@ -8,6 +8,7 @@
 #include "worker/errors.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/plan.h"
+#include "worker/trainer/resume.h"
 
 namespace tessera {
 namespace {
@@ -81,12 +82,14 @@ void check_output(const v1::JobSpec& spec, int64_t num_parameters) {
 v1::CheckResult check_job(const v1::JobSpec& spec) {
   v1::CheckResult result;
   int64_t vocab_size = 0, num_parameters = 0;
+  std::vector<FlatLayout> layouts;
   guarded(result, [&] { refuse_combinations(spec); });
   guarded(result, [&] {
     const ModelConfig config = read_model_config(spec.model().path());
     vocab_size = config.vocab_size;
     DecoderModel model(config, spec.memory().head_chunk_tokens());
     num_parameters = count_parameters(model);
+    layouts = model_layouts(model, /*world_size=*/1);
     check_weights(model, WeightFiles::open(spec.model().path()));
   });
   for (const bool held_out : {false, true}) {
@@ -97,6 +100,10 @@ v1::CheckResult check_job(const v1::JobSpec& spec) {
       load_dataset(options);
     });
   }
+  guarded(result, [&] {
+    const auto requested = requested_checkpoint(spec.training());
+    if (requested) check_checkpoint(*requested, layouts);
+  });
   guarded(result, [&] { check_output(spec, num_parameters); });
   return result;
 }

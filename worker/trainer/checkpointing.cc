@@ -1,7 +1,11 @@
 #include "worker/trainer/checkpointing.h"
 
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
 #include <chrono>
 
+#include "worker/checkpoint/reader.h"
 #include "worker/trainer/input.h"
 
 namespace tessera {
@@ -21,20 +25,33 @@ std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const Adam
 }  // namespace
 
 Checkpointing::Checkpointing(const v1::TrainerInput& input, Collectives& ranks, Reporter& reporter)
-    : input_(input), ranks_(ranks), reporter_(reporter), lease_(input) {
-  if (input_.attempt() > 1) {
-    resume_from_ = find_latest_checkpoint(input_.spec().training().output_dir(), input_.job_id());
+    : input_(input),
+      ranks_(ranks),
+      reporter_(reporter),
+      lease_(input),
+      resume_from_(find_resume_point(input)) {}
+
+// Each rank has looked for itself.
+void Checkpointing::agree_on_resume() const {
+  at::Tensor steps = at::zeros({ranks_.size()}, at::kLong);
+  auto* begin = steps.mutable_data_ptr<int64_t>();
+  begin[ranks_.rank()] = resume_from_ ? resume_from_->step : -1;
+  ranks_.all_reduce_sum(steps);
+  if (std::any_of(begin, begin + ranks_.size(), [&](int64_t step) { return step != begin[0]; })) {
+    throw NetworkError("the ranks see different checkpoints in " +
+                       input_.spec().training().output_dir());
   }
 }
 
 std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& trainable,
                                                          AdamW& optimizer) {
+  agree_on_resume();
   if (!resume_from_) return std::nullopt;
-  const v1::CheckpointState state =
-      load_checkpoint(resume_from_->path, state_vectors(trainable, optimizer), ranks_);
-  optimizer.set_step(state.step());
-  saved_step_ = state.step();
-  return state;
+  CheckpointReader reader(resume_from_->path, resume_from_->field);
+  reader.load(state_vectors(trainable, optimizer), ranks_.rank());
+  optimizer.set_step(reader.state().step());
+  saved_step_ = reader.state().step();
+  return reader.state();
 }
 
 void Checkpointing::save(const v1::CheckpointState& state, const TrainableModel& trainable,
@@ -48,6 +65,9 @@ void Checkpointing::save(const v1::CheckpointState& state, const TrainableModel&
   complete.set_job_id(input_.job_id());
   complete.set_world_size(ranks_.size());
   complete.set_seed(training.seed());
+  complete.set_model_path(input_.spec().model().path());
+  complete.set_tokenizer_path(tokenizer_directory(input_.spec()));
+  complete.set_dtype(input_.spec().model().dtype());
   const SavedCheckpoint saved =
       save_checkpoint(training.output_dir(), complete, state_vectors(trainable, optimizer),
                       training.save_total_limit(), ranks_);

@@ -6,23 +6,24 @@
 #include <string>
 
 #include "tessera/v1/trainer.pb.h"
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/optim/adamw.h"
 #include "worker/trainer/control.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reporter.h"
+#include "worker/trainer/resume.h"
 
 namespace tessera {
 
 class Checkpointing {
  public:
-  // Looks for the checkpoint to go on from where this is not the job's first attempt. All
-  // references outlive this.
+  // Looks for the checkpoint to go on from. All references outlive this. Throws UserError.
   Checkpointing(const v1::TrainerInput& input, Collectives& ranks, Reporter& reporter);
 
   // Step of the checkpoint to go on from; 0: none.
   int resumed_step() const { return resume_from_ ? resume_from_->step : 0; }
-  // Collective. Loads that checkpoint, if there is one. Throws UserError.
+  const std::optional<ResumePoint>& resume_point() const { return resume_from_; }
+  // Collective. Loads that checkpoint, if there is one. Throws UserError; NetworkError when the
+  // ranks do not see the same one.
   std::optional<v1::CheckpointState> resume(const TrainableModel& trainable, AdamW& optimizer);
 
   // Collective. A step is saved once, however often this is called. Throws NetworkError when the
@@ -33,11 +34,13 @@ class Checkpointing {
   std::string export_model(int step, const TrainableModel& trainable);
 
  private:
+  void agree_on_resume() const;
+
   const v1::TrainerInput& input_;
   Collectives& ranks_;
   Reporter& reporter_;
   Lease lease_;
-  std::optional<FoundCheckpoint> resume_from_;
+  std::optional<ResumePoint> resume_from_;
   int saved_step_ = 0;
 };
 

@@ -30,13 +30,14 @@ v1::EvalMetrics Evaluator::evaluate(TrainableModel& trainable, int step, Reporte
   int64_t num_labels = 0, num_tokens = 0;
   for (int64_t i = 0; i < loader_->microbatches_per_epoch(); ++i) {
     reporter.progress("eval", step);
-    const Batch batch = to_device(loader_->microbatch(0, i), device_);
+    const int64_t row = i * loader_->microbatch_rows();
+    const Batch batch = to_device(loader_->microbatch(0, row), device_);
     const at::Tensor hidden_TD = trainable.model->forward(batch);
     const HeadOutput head = trainable.model->head(hidden_TD, batch.labels_T,
                                                   objective_.head_request(batch, /*normalizer=*/1));
     sums.add(objective_.loss_sum(head, batch), head);
-    num_labels += loader_->num_labels(0, i);
-    num_tokens += loader_->num_tokens(0, i);
+    num_labels += loader_->num_labels(0, row);
+    num_tokens += loader_->num_tokens(0, row);
   }
   trainable.finish_backward();
   at::Tensor values =

@@ -51,33 +51,44 @@ std::string unit_name(size_t layer) {
   return "model.layers." + std::to_string(layer - 1);
 }
 
+struct UnitParameters {
+  std::string name;
+  std::vector<Parameter*> parameters;
+};
+
 // One unit a layer and one for the head. A tied output matrix is the embedding's, so then the final
 // norm goes into the embedding's unit, and the head is its second use.
+std::vector<UnitParameters> units_of(DecoderModel& model) {
+  std::vector<UnitParameters> units;
+  for (size_t i = 0; i < model.layers().size(); ++i) {
+    units.push_back({unit_name(i), model.layers()[i]->parameters()});
+  }
+  if (!model.tied()) {
+    units.push_back({"lm_head", model.head_parameters()});
+    return units;
+  }
+  for (Parameter* parameter : model.head_parameters()) units[0].parameters.push_back(parameter);
+  return units;
+}
+
 void shard_pass(const v1::JobSpec& spec, Collectives& group, at::Device device,
                 TrainableModel& out) {
   const ShardedUnit::Options options{
       spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat, device};
   const bool reshard = spec.memory().reshard_after_forward();
   DecoderModel& model = *out.model;
-  const auto add_unit = [&](const std::string& name, std::vector<Parameter*> parameters) {
-    out.units.push_back(std::make_unique<ShardedUnit>(name, std::move(parameters), group,
-                                                      *out.reductions, options));
-    return out.units.back().get();
-  };
+  for (UnitParameters& unit : units_of(model)) {
+    out.units.push_back(std::make_unique<ShardedUnit>(
+        std::move(unit.name), std::move(unit.parameters), group, *out.reductions, options));
+  }
   auto& layers = model.layers();
   for (size_t i = 0; i < layers.size(); ++i) {
-    std::vector<Parameter*> parameters = layers[i]->parameters();
-    const std::string name = unit_name(i);
-    if (i == 0 && model.tied()) {
-      for (Parameter* parameter : model.head_parameters()) parameters.push_back(parameter);
-    }
-    ShardedUnit* unit = add_unit(name, std::move(parameters));
     out.gates.push_back(std::make_unique<ShardGate>(
-        *unit, ShardGate::Options{.reshard_after_forward = reshard, .needed_in_backward = i > 0}));
+        *out.units[i],
+        ShardGate::Options{.reshard_after_forward = reshard, .needed_in_backward = i > 0}));
     layers[i] = std::make_unique<GatedLayer>(std::move(layers[i]), *out.gates.back());
   }
-  ShardedUnit* head =
-      model.tied() ? out.units.front().get() : add_unit("lm_head", model.head_parameters());
+  ShardedUnit* head = (model.tied() ? out.units.front() : out.units.back()).get();
   // Backward begins with the head: its weights stay.
   out.gates.push_back(
       std::make_unique<ShardGate>(*head, ShardGate::Options{.reshard_after_forward = false}));
@@ -116,6 +127,14 @@ TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, C
   recompute_pass(spec, *out.model);
   shard_pass(spec, group, device, out);
   return out;
+}
+
+std::vector<FlatLayout> model_layouts(DecoderModel& model, int world_size) {
+  std::vector<FlatLayout> layouts;
+  for (const UnitParameters& unit : units_of(model)) {
+    layouts.push_back(layout_of(unit.name, unit.parameters, world_size));
+  }
+  return layouts;
 }
 
 void check_weights(DecoderModel& model, const WeightFiles& weights) {

@@ -34,6 +34,9 @@ void refuse_combinations(const v1::JobSpec& spec);
 TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
                            at::Device device);
 
+// The layouts that the units of such a model have over `world_size` ranks. Allocates nothing.
+std::vector<FlatLayout> model_layouts(DecoderModel& model, int world_size);
+
 // Throws UserError("model.path", ...) naming the first parameter of `model` that the files lack or
 // hold in another shape.
 void check_weights(DecoderModel& model, const WeightFiles& weights);

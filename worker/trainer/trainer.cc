@@ -43,8 +43,7 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
   if (!spec_.data().eval().empty()) {
     evaluator_.emplace(spec_, config_, *objective_, *ranks_, device_);
   }
-  total_steps_ = count_total_steps();
-  cadence_.emplace(spec_.training(), total_steps_, evaluator_.has_value());
+  epochs_.emplace(*loader_, spec_.training().gradient_accumulation_steps());
   reporter_.progress("load", 0);
   const WeightFiles weights = WeightFiles::open(spec_.model().path());
   trainable_ = build_model(spec_, config_, *ranks_, device_);
@@ -54,16 +53,24 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
                                        ranks.rank());
 }
 
-int64_t Trainer::count_total_steps() const {
-  if (spec_.training().max_steps() > 0) return spec_.training().max_steps();
-  const int64_t accumulation = spec_.training().gradient_accumulation_steps();
-  const int64_t microbatches = loader_->microbatches_per_epoch();
-  const int64_t steps_per_epoch = (microbatches + accumulation - 1) / accumulation;
-  return static_cast<int64_t>(std::ceil(spec_.training().num_train_epochs() * steps_per_epoch));
+// Takes up the checkpoint to go on from, if there is one.
+void Trainer::resume() {
+  Cursor cursor;
+  if (auto resumed = checkpointing_.resume(trainable_, *optimizer_)) {
+    state_ = std::move(*resumed);
+    cursor = epochs_->normal(
+        resumed_cursor(*checkpointing_.resume_point(), state_, spec_.training(), *loader_));
+  }
+  state_.set_epoch(cursor.epoch);
+  state_.set_row(cursor.row);
+  state_.set_num_rows(loader_->num_rows());
+  state_.set_shuffle(loader_->shuffles());
+  total_steps_ = epochs_->total_steps(spec_.training(), state_.step(), cursor);
+  cadence_.emplace(spec_.training(), total_steps_, evaluator_.has_value());
 }
 
 v1::Finished Trainer::run() {
-  if (auto resumed = checkpointing_.resume(trainable_, *optimizer_)) state_ = std::move(*resumed);
+  resume();
   bool stopped = false;
   while (state_.step() < total_steps_ && !stopped) {
     const CommandReader::Pending commands = train_step();
@@ -83,14 +90,17 @@ v1::Finished Trainer::run() {
   return finished;
 }
 
+// First row of the step's microbatch `index`.
+int64_t Trainer::row_of(int64_t index) const {
+  return state_.row() + index * loader_->microbatch_rows();
+}
+
 Trainer::StepData Trainer::next_step_data() const {
   StepData data;
-  data.num_microbatches =
-      std::min<int64_t>(spec_.training().gradient_accumulation_steps(),
-                        loader_->microbatches_per_epoch() - state_.microbatch());
+  data.num_microbatches = epochs_->microbatches_of_step(state_.row());
   for (int64_t i = 0; i < data.num_microbatches; ++i) {
-    data.num_labels += loader_->num_labels(state_.epoch(), state_.microbatch() + i);
-    data.num_tokens += loader_->num_tokens(state_.epoch(), state_.microbatch() + i);
+    data.num_labels += loader_->num_labels(state_.epoch(), row_of(i));
+    data.num_tokens += loader_->num_tokens(state_.epoch(), row_of(i));
   }
   return data;
 }
@@ -124,8 +134,7 @@ LabelSums Trainer::train_microbatches(const StepData& data) {
   LabelSums sums;
   for (int64_t i = 0; i < data.num_microbatches; ++i) {
     timer_.enter(Phase::kData);
-    const Batch batch =
-        to_device(loader_->microbatch(state_.epoch(), state_.microbatch() + i), device_);
+    const Batch batch = to_device(loader_->microbatch(state_.epoch(), row_of(i)), device_);
     timer_.enter(Phase::kForward);
     reporter_.progress("forward", state_.step() + 1);
     const at::Tensor hidden_TD = trainable_.model->forward(batch);
@@ -158,16 +167,12 @@ CommandReader::Pending Trainer::reduce(LabelSums& sums) {
 
 // Counts the step and moves the data cursor behind it. Returns the passes over the data so far.
 double Trainer::advance(const StepData& data) {
-  const int64_t per_epoch = loader_->microbatches_per_epoch();
+  const Cursor cursor = epochs_->after({state_.epoch(), state_.row()}, data.num_microbatches);
   state_.set_step(state_.step() + 1);
   state_.set_num_tokens(state_.num_tokens() + data.num_tokens);
-  state_.set_microbatch(state_.microbatch() + data.num_microbatches);
-  const double epoch = state_.epoch() + static_cast<double>(state_.microbatch()) / per_epoch;
-  if (state_.microbatch() == per_epoch) {
-    state_.set_epoch(state_.epoch() + 1);
-    state_.set_microbatch(0);
-  }
-  return epoch;
+  state_.set_epoch(cursor.epoch);
+  state_.set_row(cursor.row);
+  return epochs_->progress(cursor);
 }
 
 void Trainer::report_step(const LabelSums& sums, const StepData& data, double grad_norm,

@@ -16,6 +16,7 @@
 #include "worker/trainer/cadence.h"
 #include "worker/trainer/checkpointing.h"
 #include "worker/trainer/control.h"
+#include "worker/trainer/epochs.h"
 #include "worker/trainer/evaluation.h"
 #include "worker/trainer/events.h"
 #include "worker/trainer/metrics.h"
@@ -45,7 +46,8 @@ class Trainer {
     int64_t num_tokens = 0;
   };
 
-  int64_t count_total_steps() const;
+  void resume();
+  int64_t row_of(int64_t index) const;
   StepData next_step_data() const;
   CommandReader::Pending train_step();
   LabelSums train_microbatches(const StepData& data);
@@ -68,6 +70,7 @@ class Trainer {
   std::unique_ptr<Objective> objective_;
   std::unique_ptr<Dataset> train_data_;
   std::unique_ptr<Loader> loader_;
+  std::optional<Epochs> epochs_;
   std::optional<Evaluator> evaluator_;
   TrainableModel trainable_;
   std::unique_ptr<AdamW> optimizer_;

@@ -34,9 +34,9 @@ void expect_loads(const fs::path& checkpoint, int world_size, int step) {
     for (const FlatShard& shard : expected) {
       loaded.push_back({shard.name, at::full({shard.data.numel()}, -1.f), shard.numel});
     }
-    const v1::CheckpointState state = load_checkpoint(checkpoint, loaded, ranks);
+    const v1::CheckpointState state = testing::load(checkpoint, loaded, ranks.rank());
     EXPECT_EQ(state.step(), step);
-    EXPECT_EQ(state.microbatch(), int64_t{1} << 40);
+    EXPECT_EQ(state.row(), int64_t{1} << 40);
     EXPECT_EQ(state.epoch(), 2);
     for (size_t i = 0; i < loaded.size(); ++i) {
       EXPECT_TRUE(at::equal(loaded[i].data, expected[i].data))
@@ -119,14 +119,44 @@ TEST(Checkpoint, LeftoversOfACrashAreDeletedAndOthersAreNot) {
   fs::create_directory(directory.path() / ".checkpoint-4.tmp");
   testing::write_file(directory.path() / ".checkpoint-4.tmp" / "rank-00000.safetensors", "half");
   testing::write_file(directory.path() / ".mine.tmp", "mine");
-  expect_loads(directory.path() / "checkpoint-3", 1, 3);
+  delete_leftovers(directory.path());
   EXPECT_THAT(names_in(directory.path()), ::testing::ElementsAre(".mine.tmp", "checkpoint-3"));
 }
 
-std::string load_error(const fs::path& checkpoint, std::vector<FlatShard> shards) {
+TEST(Checkpoint, IsFoundByItsPathOrTheDirectoryAround) {
+  TempDir directory;
+  save(directory.path(), 2, 30);
   auto single = make_single_collectives();
+  save_checkpoint(directory.path(), state_at(40, "job-2"), example_shards(0, 1, 40), 0, *single);
+  EXPECT_EQ(find_checkpoint(directory.path(), "f").step, 40);
+  EXPECT_EQ(find_checkpoint(directory.path() / "checkpoint-30", "f").step, 30);
+  fs::remove(directory.path() / "checkpoint-30" / "state.json");
+  for (const char* name : {"checkpoint-30", "checkpoint-50"}) {
+    try {
+      find_checkpoint(directory.path() / name, "training.resume_from_checkpoint");
+      FAIL();
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.field(), "training.resume_from_checkpoint");
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("neither is nor holds a checkpoint"));
+    }
+  }
+}
+
+TEST(Checkpoint, IsCheckedWithoutBeingLoaded) {
+  TempDir directory;
+  save(directory.path(), 3, 1);
+  const fs::path checkpoint = directory.path() / "checkpoint-1";
+  CheckpointReader(checkpoint, "f").check_complete();
+  fs::copy_file(checkpoint / "rank-00000.safetensors", checkpoint / "rank-00002.safetensors",
+                fs::copy_options::overwrite_existing);
+  CheckpointReader(checkpoint, "f").check_complete();
+  fs::remove(checkpoint / "rank-00002.safetensors");
+  EXPECT_THROW(CheckpointReader(checkpoint, "f").check_complete(), UserError);
+}
+
+std::string load_error(const fs::path& checkpoint, std::vector<FlatShard> shards) {
   try {
-    load_checkpoint(checkpoint, shards, *single);
+    testing::load(checkpoint, shards);
   } catch (const UserError& error) {
     EXPECT_EQ(error.field(), "training.output_dir");
     return error.what();

@@ -12,6 +12,7 @@
 
 #include "tests/support/ranks.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/reader.h"
 
 namespace tessera::testing {
 
@@ -69,9 +70,17 @@ inline v1::CheckpointState state_at(int step, const std::string& job_id = kJob) 
   state.set_job_id(job_id);
   state.set_step(step);
   state.set_epoch(2);
-  state.set_microbatch(int64_t{1} << 40);
+  state.set_row(int64_t{1} << 40);
   state.set_seed(42);
   return state;
+}
+
+// Fills rank 0's shards, or those of `rank`.
+inline v1::CheckpointState load(const std::filesystem::path& checkpoint,
+                                const std::vector<FlatShard>& shards, int rank = 0) {
+  CheckpointReader reader(checkpoint, "training.output_dir");
+  reader.load(shards, rank);
+  return reader.state();
 }
 
 inline std::vector<std::string> names_in(const std::filesystem::path& directory) {

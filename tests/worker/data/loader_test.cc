@@ -131,7 +131,8 @@ TEST(Loader, DealsWholeBatchesInTurn) {
   LoaderOptions options{.batch_rows = 2, .world_size = 3, .shuffle = false};
   const auto rows = [&](int rank, int64_t index) {
     options.rank = rank;
-    return rows_in(Loader(dataset, options).microbatch(0, index));
+    const Loader loader(dataset, options);
+    return rows_in(loader.microbatch(0, index * loader.microbatch_rows()));
   };
   EXPECT_THAT(rows(0, 0), ElementsAre(0, 1));
   EXPECT_THAT(rows(2, 0), ElementsAre(4, 5));
@@ -144,7 +145,8 @@ TEST(Loader, SplitsBatchesEvenlyFirstRanksTakingMore) {
   LoaderOptions options{.batch_rows = 5, .split_batches = true, .world_size = 3, .shuffle = false};
   const auto rows = [&](int rank, int64_t index) {
     options.rank = rank;
-    return rows_in(Loader(dataset, options).microbatch(0, index));
+    const Loader loader(dataset, options);
+    return rows_in(loader.microbatch(0, index * loader.microbatch_rows()));
   };
   EXPECT_THAT(rows(0, 0), ElementsAre(0, 1));
   EXPECT_THAT(rows(1, 0), ElementsAre(2, 3));
@@ -175,10 +177,12 @@ TEST(Loader, DealsEachRowOnce) {
             drop_last ? 23 / rows_a_microbatch : (23 + rows_a_microbatch - 1) / rows_a_microbatch);
         std::vector<int> seen(23);
         for (int64_t index = 0; index < any.microbatches_per_epoch(); ++index) {
+          const int64_t row = index * any.microbatch_rows();
+          EXPECT_EQ(any.microbatches_from(row), any.microbatches_per_epoch() - index);
           int64_t num_tokens = 0;
           int64_t num_labels = 0;
           for (options.rank = 0; options.rank < world_size; ++options.rank) {
-            const Batch batch = Loader(dataset, options).microbatch(2, index);
+            const Batch batch = Loader(dataset, options).microbatch(2, row);
             EXPECT_EQ(batch.tokens_T.numel() % 8, 0);
             num_tokens += batch.num_tokens;
             num_labels += batch.num_labels;
@@ -186,14 +190,37 @@ TEST(Loader, DealsEachRowOnce) {
             for (int64_t i = 0; i < batch.num_tokens; ++i)
               seen[tokens[i] / 100] += tokens[i] % 100 == 0;
           }
-          EXPECT_EQ(any.num_tokens(2, index), num_tokens);
-          EXPECT_EQ(any.num_labels(2, index), num_labels);
+          EXPECT_EQ(any.num_tokens(2, row), num_tokens);
+          EXPECT_EQ(any.num_labels(2, row), num_labels);
         }
         const int64_t dealt = std::accumulate(seen.begin(), seen.end(), 0);
         EXPECT_EQ(dealt, drop_last ? 23 / rows_a_microbatch * rows_a_microbatch : 23);
         EXPECT_THAT(seen, testing::Each(testing::Le(1)));
       }
     }
+  }
+}
+
+// A run that goes on with another number of ranks begins where the other had come to, be that a
+// border of its own microbatches or not.
+TEST(Loader, GoesOnAtAnyRow) {
+  const FakeDataset dataset = rows_of_one_document(29);
+  const Loader before(dataset, {.batch_rows = 7, .seed = 5});
+  for (const bool drop_last : {false, true}) {
+    LoaderOptions options{.batch_rows = 2, .world_size = 3, .seed = 5, .drop_last = drop_last};
+    std::vector<int64_t> seen = rows_in(before.microbatch(1, 0));
+    for (int64_t row = 7; Loader(dataset, options).microbatches_from(row) > 0; row += 6) {
+      for (options.rank = 0; options.rank < 3; ++options.rank) {
+        const auto part = rows_in(Loader(dataset, options).microbatch(1, row));
+        seen.insert(seen.end(), part.begin(), part.end());
+      }
+      options.rank = 0;
+    }
+    // The same order as without the change, to the end or to the last whole microbatch.
+    std::vector<int64_t> order =
+        rows_in(Loader(dataset, {.batch_rows = 29, .seed = 5}).microbatch(1, 0));
+    if (drop_last) order.resize(25);
+    EXPECT_THAT(seen, ElementsAreArray(order));
   }
 }
 
