@@ -19,7 +19,7 @@ _KNOWN_HOSTS = {
     "huggingface.co",
     "github.com",
 }
-_BINARY = (".png", ".ico", ".woff2", ".parquet", ".safetensors", ".db")
+_BINARY = (".png", ".ico", ".woff2", ".parquet", ".safetensors", ".db", ".model")
 MAX_BYTES = 1 << 20
 
 

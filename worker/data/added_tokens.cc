@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "worker/data/character_classes.h"
 #include "worker/data/utf8.h"
 
 namespace tessera {
@@ -75,9 +76,14 @@ void AddedTokenMatcher::split(std::string_view text, std::vector<AddedTokenPart>
     size_t begin = at;
     size_t end = at + match.length;
     at = end;
+    if (match.token->ignored) continue;
     if (match.token->single_word && touches_word(text, begin, end)) continue;
-    if (match.token->lstrip) begin = std::max(strip_left(text, begin), done);
-    if (match.token->rstrip) end = strip_right(text, end);
+    if (match.token->lstrip) {
+      begin = begin > done ? done + strip_left(text.substr(done), begin - done) : done;
+    }
+    // Where the token before took space along, all up to there is space.
+    if (match.token->rstrip) end = strip_right(text, std::max(end, done));
+    if (begin >= end) continue;  // that token took this one, which is space itself
     if (begin > done) parts.push_back({nullptr, span_of(done, begin)});
     parts.push_back({match.token, span_of(begin, end)});
     done = end;

@@ -20,6 +20,7 @@ struct AddedToken {
   bool rstrip = false;       // and after it
   bool normalized = false;   // looked for in the normalised text
   bool special = false;      // left out of decoded text on request
+  bool ignored = false;      // where it stands in a text, it is text
 };
 
 // A stretch of text: a token, or what lies between tokens.

@@ -1,9 +1,13 @@
 #include "worker/data/bpe.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
+#include <stdexcept>
 
 #include "worker/data/byte_level.h"
+#include "worker/data/metaspace.h"
+#include "worker/data/utf8.h"
 #include "worker/data/word_cache.h"
 
 namespace tessera {
@@ -28,132 +32,207 @@ class Bpe::Work final : public Scratch {
     }
   };
 
+  void add(int32_t id, size_t length) {
+    ids.push_back(id);
+    lengths.push_back(static_cast<uint32_t>(length));
+  }
+  void clear() {
+    ids.clear();
+    lengths.clear();
+  }
+
   WordCache cache;
   std::vector<int32_t> ids;
-  std::vector<Merge> merges;  // of each token with the next
+  std::vector<uint32_t> lengths;  // in bytes of the word, a token each
+  std::vector<Merge> merges;      // of each token with the next
   std::vector<int32_t> next;
   std::vector<int32_t> previous;
   std::vector<Candidate> heap;
 };
 
-Bpe::Bpe(const JsonNode& node) : ignore_merges_(node.boolean("ignore_merges", false)) {
-  for (const auto* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
-    const auto value = node.find(key);
-    if (value && !(value->is_string() && value->string().empty())) {
-      value->fail("is set, which is not supported");
-    }
+Bpe::Bpe(BpeParts parts, bool bytes) : parts_(std::move(parts)) {
+  merges_.reserve(parts_.merges.size());
+  for (size_t rank = 0; rank < parts_.merges.size(); ++rank) {
+    const auto& pair = parts_.merges[rank];
+    merges_.add(pair.left, pair.right, {static_cast<uint32_t>(rank), pair.merged});
   }
-  if (node.boolean("byte_fallback", false)) {
-    node.at("byte_fallback").fail("is set, which is not supported");
+  if (!parts_.unk_token.empty()) {
+    unk_id_ = parts_.vocabulary.id_of(parts_.unk_token).value_or(-1);
   }
-  read_vocabulary(node.at("vocab"));
+  if (bytes) prepare_bytes();
+  if (!reads_bytes_) prepare_characters();
+  parts_.merges = {};
+}
+
+void Bpe::prepare_bytes() {
+  if (!parts_.continuing_subword_prefix.empty() || !parts_.end_of_word_suffix.empty()) return;
   for (int byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
-    byte_ids_[byte] = id_of(token_of_bytes({&c, 1})).value_or(-1);
+    const auto id = parts_.vocabulary.id_of(token_of_bytes({&c, 1}));
+    if (!id) return;
+    byte_ids_[byte] = *id;
   }
-  const bool complete = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
-  if (const auto unknown = node.find("unk_token"); unknown && !complete) {
-    unknown->fail("is set and the vocabulary lacks some bytes, which is not supported");
+  reads_bytes_ = true;
+  for (const std::string& token : parts_.vocabulary.tokens()) {
+    const auto bytes = bytes_of_token(token);
+    num_bytes_.push_back(static_cast<uint32_t>(bytes ? bytes->size() : 0));
   }
-  read_merges(node.at("merges"));
 }
 
-void Bpe::read_vocabulary(const JsonNode& vocabulary) {
-  for (const auto& [token, value] : vocabulary.object()) {
-    const auto refuse = [&](const std::string& problem) {
-      vocabulary.fail("has \"" + std::string(token.substr(0, 64)) + "\" " + problem);
-    };
-    int64_t id;
-    if (value.get(id)) refuse("with an id that is not a whole number");
-    if (id < 0 || id >= kMaxTokens) refuse("with the id " + std::to_string(id) + ", out of range");
-    if (token.size() > kMaxTokenBytes) refuse("..., a token too long");
-    if (!ids_.emplace(token, static_cast<int32_t>(id)).second) refuse("twice");
-    if (static_cast<int64_t>(tokens_.size()) <= id) tokens_.resize(id + 1);
-    if (!tokens_[id].empty()) refuse("with the id " + std::to_string(id) + " of another token");
-    tokens_[id] = token;
+void Bpe::prepare_characters() {
+  const auto& tokens = parts_.vocabulary.tokens();
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const std::string_view token = tokens[id];
+    if (token.empty()) continue;
+    const auto [character, num_bytes] = first_code_point(token);
+    if (static_cast<size_t>(num_bytes) != token.size()) continue;
+    if (character >= character_ids_.size()) character_ids_.resize(character + 1, -1);
+    character_ids_[character] = *parts_.vocabulary.id_of(token);
   }
-  if (ids_.empty()) vocabulary.fail("is empty");
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof(name), "<0x%02X>", byte);
+    byte_ids_[byte] = parts_.vocabulary.id_of(name).value_or(-1);
+  }
+  prepare_cuts();
 }
 
-void Bpe::read_merges(const JsonNode& merges) {
-  const auto list = merges.array();
-  size_t count = 0;
-  for ([[maybe_unused]] const auto element : list) ++count;
-  if (count > static_cast<size_t>(kMaxTokens)) merges.fail("are too many");
-  merges_.reserve(count);
-  size_t rank = 0;
-  for (const auto element : list) {
-    std::string_view text;
-    simdjson::dom::array pair;
-    if (!element.get(text)) {
-      const size_t space = text.find(' ');
-      if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-        merges.fail("has \"" + std::string(text.substr(0, 64)) + "\", which is not a pair");
-      }
-      add_merge(merges, rank, text.substr(0, space), text.substr(space + 1));
-    } else {
-      std::string_view left, right;
-      if (element.get(pair) || pair.size() != 2 || pair.at(0).get(left) || pair.at(1).get(right)) {
-        merges.fail("has at " + std::to_string(rank) + " something that is not a pair of tokens");
-      }
-      add_merge(merges, rank, left, right);
+// A model that reads whole sentences merges within words alone, mostly: its tokens have the
+// metaspace at their front. Cutting there lets words be cached. It changes nothing where no merge
+// gives a token with the metaspace behind another character.
+void Bpe::prepare_cuts() {
+  if (!parts_.continuing_subword_prefix.empty() || !parts_.end_of_word_suffix.empty()) return;
+  if (!parts_.vocabulary.id_of(kMetaspace)) return;
+  for (const auto& pair : parts_.merges) {
+    const std::string_view token = parts_.vocabulary.tokens()[pair.merged];
+    for (size_t at = token.find(kMetaspace, 1); at != std::string_view::npos;
+         at = token.find(kMetaspace, at + 1)) {
+      const char32_t before = last_code_point(token.substr(0, at)).value;
+      // The end of a byte's name may stand for any character.
+      if (before == U'>' && parts_.byte_fallback) return;
+      crossing_.push_back(before);
     }
-    ++rank;
   }
+  std::sort(crossing_.begin(), crossing_.end());
+  crossing_.erase(std::unique(crossing_.begin(), crossing_.end()), crossing_.end());
+  cuts_words_ = true;
 }
 
-void Bpe::add_merge(const JsonNode& merges, size_t rank, std::string_view left,
-                    std::string_view right) {
-  const auto id = [&](std::string_view token) {
-    const auto found = id_of(token);
-    if (!found) {
-      merges.fail("has at " + std::to_string(rank) + " the token \"" +
-                  std::string(token.substr(0, 64)) + "\", which is not in the vocabulary");
-    }
-    return *found;
-  };
-  const int32_t left_id = id(left);
-  const int32_t right_id = id(right);
-  const int32_t merged_id = id(std::string(left).append(right));
-  merges_.add(left_id, right_id, {static_cast<uint32_t>(rank), merged_id});
-}
-
-std::optional<int32_t> Bpe::id_of(std::string_view token) const {
-  const auto found = ids_.find(token);
-  if (found == ids_.end()) return std::nullopt;
-  return found->second;
+// Where the stretch ends that begins at `begin` and can be merged alone.
+size_t Bpe::word_end(std::string_view piece, size_t begin) const {
+  if (!cuts_words_) return piece.size();
+  for (size_t at = begin + 1; (at = piece.find(kMetaspace, at)) != std::string_view::npos; ++at) {
+    const char32_t before = last_code_point(piece.substr(0, at)).value;
+    if (!std::binary_search(crossing_.begin(), crossing_.end(), before)) return at;
+  }
+  return piece.size();
 }
 
 std::unique_ptr<TokenModel::Scratch> Bpe::make_scratch() const { return std::make_unique<Work>(); }
 
-void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const {
+void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids,
+                 std::vector<Span>* spans) const {
   auto& work = static_cast<Work&>(scratch);
-  if (const auto hit = work.cache.find(piece); hit.ids != nullptr) {
-    ids.insert(ids.end(), hit.ids, hit.ids + hit.count);
-    return;
+  uint32_t done = 0;
+  const auto put = [&](int32_t id, size_t length) {
+    ids.push_back(id);
+    if (spans == nullptr) return;
+    spans->push_back({done, done + static_cast<uint32_t>(length)});
+    done = spans->back().end;
+  };
+  if (parts_.ignore_merges && !reads_bytes_) {
+    if (const auto whole = parts_.vocabulary.id_of(piece)) return put(*whole, piece.size());
   }
-  merge(piece, work);
-  work.cache.insert(piece, work.ids);
-  ids.insert(ids.end(), work.ids.begin(), work.ids.end());
+  for (size_t begin = 0; begin < piece.size();) {
+    const size_t end = word_end(piece, begin);
+    const std::string_view word = piece.substr(begin, end - begin);
+    begin = end;
+    // The cache does not know how long the tokens are, but where they are bytes.
+    const bool cached = reads_bytes_ || spans == nullptr;
+    if (const auto hit = cached ? work.cache.find(word) : WordCache::Hit{}; hit.ids != nullptr) {
+      for (int i = 0; i < hit.count; ++i) {
+        put(hit.ids[i], reads_bytes_ ? num_bytes_[hit.ids[i]] : 0);
+      }
+      continue;
+    }
+    work.clear();
+    reads_bytes_ ? split_bytes(word, work) : split_characters(word, work);
+    merge(work);
+    if (cached) work.cache.insert(word, work.ids);
+    for (size_t i = 0; i < work.ids.size(); ++i) put(work.ids[i], work.lengths[i]);
+  }
 }
 
-void Bpe::merge(std::string_view piece, Work& work) const {
-  work.ids.clear();
-  if (ignore_merges_) {
-    if (const auto whole = id_of(token_of_bytes(piece))) {
-      work.ids.push_back(*whole);
-      return;
+void Bpe::split_bytes(std::string_view word, Work& work) const {
+  if (parts_.ignore_merges) {
+    if (const auto whole = parts_.vocabulary.id_of(token_of_bytes(word))) {
+      return work.add(*whole, word.size());
     }
   }
-  for (const char byte : piece) {
-    const int32_t id = byte_ids_[static_cast<uint8_t>(byte)];
-    if (id >= 0) work.ids.push_back(id);
-  }
-  if (work.ids.size() < 2) return;
-  work.ids.size() <= kShortWord ? merge_short(work.ids, work) : merge_long(work.ids, work);
+  for (const char byte : word) work.add(byte_ids_[static_cast<uint8_t>(byte)], 1);
 }
 
-void Bpe::merge_short(std::vector<int32_t>& ids, Work& work) const {
+int32_t Bpe::id_of_character(std::string_view character, bool first, bool last) const {
+  const bool prefix = !first && !parts_.continuing_subword_prefix.empty();
+  const bool suffix = last && !parts_.end_of_word_suffix.empty();
+  if (prefix || suffix) {
+    std::string token = prefix ? parts_.continuing_subword_prefix : "";
+    token.append(character);
+    if (suffix) token.append(parts_.end_of_word_suffix);
+    return parts_.vocabulary.id_of(token).value_or(-1);
+  }
+  const char32_t code_point = first_code_point(character).value;
+  return code_point < character_ids_.size() ? character_ids_[code_point] : -1;
+}
+
+bool Bpe::fall_back(std::string_view character, Work& work) const {
+  if (!parts_.byte_fallback) return false;
+  const auto id = [&](char byte) { return byte_ids_[static_cast<uint8_t>(byte)]; };
+  if (std::any_of(character.begin(), character.end(), [&](char c) { return id(c) < 0; })) {
+    return false;
+  }
+  for (const char byte : character) work.add(id(byte), 1);
+  return true;
+}
+
+// An unknown token waits for what follows, with which it may be fused. Bytes that a later character
+// falls back to go before it, and so they do in `tokenizers`.
+void Bpe::split_characters(std::string_view word, Work& work) const {
+  size_t unknown = 0;  // bytes of the token that waits
+  const auto flush = [&] {
+    if (unknown > 0) work.add(unk_id_, unknown);
+    unknown = 0;
+  };
+  for (size_t at = 0; at < word.size();) {
+    const auto num_bytes = static_cast<size_t>(first_code_point(word.substr(at)).num_bytes);
+    const std::string_view character = word.substr(at, num_bytes);
+    const bool last = at + num_bytes == word.size();
+    const int32_t id = id_of_character(character, at == 0, last);
+    at += num_bytes;
+    if (id >= 0) {
+      flush();
+      work.add(id, num_bytes);
+    } else if (!fall_back(character, work) && !parts_.unk_token.empty()) {
+      if (unk_id_ < 0) {
+        throw std::invalid_argument("the text has \"" + std::string(character) +
+                                    "\", which is no token, and neither is \"" + parts_.unk_token +
+                                    "\"");
+      }
+      if (!parts_.fuse_unk) flush();
+      unknown += num_bytes;
+    }
+  }
+  flush();
+}
+
+void Bpe::merge(Work& work) const {
+  if (work.ids.size() < 2) return;
+  work.ids.size() <= kShortWord ? merge_short(work) : merge_long(work);
+}
+
+void Bpe::merge_short(Work& work) const {
+  auto& ids = work.ids;
+  auto& lengths = work.lengths;
   auto& merges = work.merges;
   merges.clear();
   for (size_t i = 0; i + 1 < ids.size(); ++i) merges.push_back(merges_.find(ids[i], ids[i + 1]));
@@ -165,6 +244,8 @@ void Bpe::merge_short(std::vector<int32_t>& ids, Work& work) const {
     const auto at = best - merges.begin();
     ids[at] = best->id;
     ids.erase(ids.begin() + at + 1);
+    lengths[at] += lengths[at + 1];
+    lengths.erase(lengths.begin() + at + 1);
     merges.erase(best);
     if (at > 0) merges[at - 1] = merges_.find(ids[at - 1], ids[at]);
     if (at < static_cast<ptrdiff_t>(merges.size())) merges[at] = merges_.find(ids[at], ids[at + 1]);
@@ -172,7 +253,8 @@ void Bpe::merge_short(std::vector<int32_t>& ids, Work& work) const {
 }
 
 // A linked list of tokens and a heap of the pairs that merge, some of them out of date.
-void Bpe::merge_long(std::vector<int32_t>& ids, Work& work) const {
+void Bpe::merge_long(Work& work) const {
+  auto& ids = work.ids;
   const auto size = static_cast<int32_t>(ids.size());
   work.next.resize(size);
   work.previous.resize(size);
@@ -199,12 +281,19 @@ void Bpe::merge_long(std::vector<int32_t>& ids, Work& work) const {
     if (ids[best.at] != best.left || after == size || ids[after] != best.right) continue;
     ids[best.at] = best.id;
     ids[after] = kGone;
+    work.lengths[best.at] += work.lengths[after];
     work.next[best.at] = work.next[after];
     if (work.next[after] < size) work.previous[work.next[after]] = best.at;
     consider(best.at);
     if (work.previous[best.at] >= 0) consider(work.previous[best.at]);
   }
-  ids.erase(std::remove(ids.begin(), ids.end(), kGone), ids.end());
+  size_t kept = 0;
+  for (int32_t i = 0; i < size; i = work.next[i], ++kept) {
+    ids[kept] = ids[i];
+    work.lengths[kept] = work.lengths[i];
+  }
+  ids.resize(kept);
+  work.lengths.resize(kept);
 }
 
 }  // namespace tessera

@@ -40,22 +40,15 @@ void add_prefix_spaces(Pieces& pieces) {
   const auto& text = pieces.text.text;
   const auto bare = [&](Span piece) { return text[piece.begin] != ' '; };
   if (std::none_of(pieces.spans.begin(), pieces.spans.end(), bare)) return;
-  AlignedText out{.text = {}, .origins = {}, .tracked = pieces.text.tracked};
+  AlignedBuilder out(pieces.text);
   for (Span& piece : pieces.spans) {
     const Span from = piece;
-    piece.begin = static_cast<uint32_t>(out.text.size());
-    if (bare(from)) {
-      out.text.push_back(' ');
-      if (out.tracked) out.origins.push_back(pieces.text.origins[from.begin]);
-    }
-    out.text.append(text, from.begin, from.size());
-    if (out.tracked) {
-      const auto origins = pieces.text.origins.begin();
-      out.origins.insert(out.origins.end(), origins + from.begin, origins + from.end);
-    }
-    piece.end = static_cast<uint32_t>(out.text.size());
+    piece.begin = static_cast<uint32_t>(out.size());
+    if (bare(from)) out.insert(" ", from.begin);
+    out.copy(from);
+    piece.end = static_cast<uint32_t>(out.size());
   }
-  pieces.text = std::move(out);
+  pieces.text = out.take();
 }
 
 }  // namespace
@@ -86,8 +79,19 @@ std::string token_of_bytes(std::string_view bytes) {
   return token;
 }
 
-ByteLevel::ByteLevel(const JsonNode& node)
-    : add_prefix_space_(node.boolean("add_prefix_space", true)) {
+void map_to_byte_level(AlignedText& text) {
+  AlignedBuilder out(text);
+  std::string character;
+  for (size_t i = 0; i < text.text.size(); ++i) {
+    character.clear();
+    append_utf8(byte_level_character(static_cast<uint8_t>(text.text[i])), character);
+    out.insert(character, i);
+  }
+  text = out.take();
+}
+
+ByteLevel::ByteLevel(const JsonNode& node, bool keep_bytes)
+    : add_prefix_space_(node.boolean("add_prefix_space", true)), keep_bytes_(keep_bytes) {
   if (node.boolean("use_regex", true))
     split_.emplace(Regex(kGpt2Pattern), SplitBehavior::kIsolated);
 }
@@ -95,6 +99,15 @@ ByteLevel::ByteLevel(const JsonNode& node)
 void ByteLevel::apply(Pieces& pieces, Regex::Matcher& matcher) const {
   if (add_prefix_space_) add_prefix_spaces(pieces);
   if (split_) split_->apply(pieces, matcher);
+  if (keep_bytes_) return;
+  // Bytes below 0x80 that print stay one byte, all others become two.
+  std::vector<uint32_t> begins(pieces.text.text.size() + 1);
+  for (size_t i = 0; i < pieces.text.text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(pieces.text.text[i]);
+    begins[i + 1] = begins[i] + (byte_level_character(byte) < 0x80 ? 1 : 2);
+  }
+  map_to_byte_level(pieces.text);
+  for (Span& piece : pieces.spans) piece = {begins[piece.begin], begins[piece.end]};
 }
 
 }  // namespace tessera

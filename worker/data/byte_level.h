@@ -1,5 +1,5 @@
-// GPT-2's byte-level alphabet: tokenizer.json writes a token's bytes as printable characters. Here
-// tokens are kept as bytes, so the alphabet matters at load alone.
+// GPT-2's byte-level alphabet: tokenizer.json writes a token's bytes as printable characters. A BPE
+// model over bytes keeps the bytes, so there the alphabet matters at load alone.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,19 @@ std::optional<std::string> bytes_of_token(std::string_view token);
 // The token that stands for these bytes.
 std::string token_of_bytes(std::string_view bytes);
 
+// Each byte of the text becomes its character.
+void map_to_byte_level(AlignedText& text);
+
 // The pre-tokenizer.
 class ByteLevel final : public PreTokenizer {
  public:
-  explicit ByteLevel(const JsonNode& node);
+  ByteLevel(const JsonNode& node, bool keep_bytes);
 
   void apply(Pieces& pieces, Regex::Matcher& matcher) const override;
-  bool to_bytes() const override { return true; }
 
  private:
   bool add_prefix_space_;
+  bool keep_bytes_;
   std::optional<Split> split_;
 };
 

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 
+#include "worker/data/character_classes.h"
 #include "worker/data/tokenizer.h"
 #include "worker/data/utf8.h"
 
@@ -34,7 +36,6 @@ void Encoder::encode(std::string_view text, std::vector<int32_t>& ids, std::vect
   std::vector<Tracked> tracked;
   tracked_ = &tracked;
   encode_all(text, ids, add_special_tokens);
-  tracked_ = nullptr;
 
   const auto& post = tokenizer_.post_processor_;
   const auto characters = character_indices(text);
@@ -42,7 +43,8 @@ void Encoder::encode(std::string_view text, std::vector<int32_t>& ids, std::vect
   for (size_t i = 0; i < tracked.size(); ++i) {
     const Span origin = tracked[i].origin;
     const Span offset{characters[origin.begin], characters[origin.end]};
-    offsets.push_back(post.trim ? trimmed(offset, tracked[i], i == 0) : offset);
+    const bool first = i == 0 && !(add_special_tokens && post.trim && post.trim->after_prefix);
+    offsets.push_back(post.trim ? trimmed(offset, tracked[i], first) : offset);
   }
   if (add_special_tokens) offsets.insert(offsets.end(), post.suffix.size(), Span{});
 }
@@ -68,7 +70,7 @@ void Encoder::encode_all(std::string_view text, std::vector<int32_t>& ids,
 }
 
 void Encoder::encode_part(std::string_view text, uint32_t begin, std::vector<int32_t>& ids) {
-  normalized_.tracked = tracked_ != nullptr;
+  normalized_.tracked = tracked_ != nullptr || tokenizer_.tracks_always_;
   normalized_.assign(text, begin);
   if (tokenizer_.normalizer_) tokenizer_.normalizer_->apply(normalized_);
   inner_parts_.clear();
@@ -80,7 +82,7 @@ void Encoder::encode_part(std::string_view text, uint32_t begin, std::vector<int
     } else {
       pieces_.text.assign(normalized_, span);
       pieces_.spans.assign(1, {0, span.size()});
-      tokenizer_.pre_tokenizer_->apply(pieces_, matcher_);
+      if (tokenizer_.pre_tokenizer_) tokenizer_.pre_tokenizer_->apply(pieces_, matcher_);
       encode_pieces(ids);
     }
   }
@@ -88,22 +90,23 @@ void Encoder::encode_part(std::string_view text, uint32_t begin, std::vector<int
 
 void Encoder::encode_pieces(std::vector<int32_t>& ids) {
   const std::string_view text = pieces_.text.text;
+  const auto& model = *tokenizer_.model_;
   for (const Span piece : pieces_.spans) {
+    if (tracked_ == nullptr) {
+      model.encode(slice(text, piece), *scratch_, ids, nullptr);
+      continue;
+    }
     const size_t first = ids.size();
-    tokenizer_.model_->encode(slice(text, piece), *scratch_, ids);
-    if (tracked_ == nullptr) continue;
-    uint32_t begin = piece.begin;
+    spans_.clear();
+    model.encode(slice(text, piece), *scratch_, ids, &spans_);
     for (size_t i = first; i < ids.size(); ++i) {
-      const std::string_view bytes = tokenizer_.bytes_[ids[i]];
-      const Span span{begin, begin + static_cast<uint32_t>(bytes.size())};
-      const auto from = bytes.find_first_not_of(' ');
-      const auto to = bytes.find_last_not_of(' ');
-      const bool blank = from == std::string_view::npos;
-      const size_t leading = blank ? bytes.size() : from;
-      const size_t trailing = blank ? bytes.size() : bytes.size() - 1 - to;
-      tracked_->push_back({pieces_.text.origin(span), static_cast<uint32_t>(leading),
-                           static_cast<uint32_t>(trailing)});
-      begin = span.end;
+      const Span span = spans_[i - first];
+      // Tokens whose characters are not all known may be said to go further than the text.
+      const uint32_t end = std::min(piece.begin + span.end, piece.end);
+      const uint32_t begin = std::min(piece.begin + span.begin, end - 1);
+      const Span origin = pieces_.text.origin({begin, end});
+      tracked_->push_back(model.reads_bytes() ? tracked_bytes(slice(text, {begin, end}), origin)
+                                              : tracked_token(tokenizer_.bytes_[ids[i]], origin));
     }
   }
 }
@@ -111,7 +114,20 @@ void Encoder::encode_pieces(std::vector<int32_t>& ids) {
 void Encoder::append_added(const AddedToken& token, std::string_view text, Span origin,
                            std::vector<int32_t>& ids) {
   ids.push_back(token.id);
-  if (tracked_ == nullptr) return;
+  if (tracked_ != nullptr) tracked_->push_back(tracked_token(text, origin));
+}
+
+Encoder::Tracked Encoder::tracked_bytes(std::string_view bytes, Span origin) {
+  const auto from = bytes.find_first_not_of(' ');
+  const auto to = bytes.find_last_not_of(' ');
+  const bool blank = from == std::string_view::npos;
+  return {.origin = origin,
+          .leading_spaces = static_cast<uint32_t>(blank ? bytes.size() : from),
+          .trailing_spaces = static_cast<uint32_t>(blank ? bytes.size() : bytes.size() - 1 - to)};
+}
+
+// Spaces at the ends of a token as it is written, where a space may have its stand-in.
+Encoder::Tracked Encoder::tracked_token(std::string_view text, Span origin) {
   Tracked tracked{.origin = origin};
   constexpr char32_t kSpaceOfByteLevel = 0x120;
   const auto blank = [](char32_t c) { return is_white_space(c) || c == kSpaceOfByteLevel; };
@@ -123,7 +139,7 @@ void Encoder::append_added(const AddedToken& token, std::string_view text, Span 
     ++tracked.trailing_spaces;
     rest.remove_suffix(last_code_point(rest).num_bytes);
   }
-  tracked_->push_back(tracked);
+  return tracked;
 }
 
 Span Encoder::trimmed(Span offset, const Tracked& tracked, bool first) const {

@@ -12,8 +12,17 @@ JsonFile::JsonFile(std::filesystem::path path, std::string field)
     fail("has " + std::to_string(file.contents().size()) + " bytes, more than the " +
          std::to_string(kMaxJsonFileBytes) + " allowed");
   }
-  auto error = parser_.allocate(file.contents().size() + 1, kMaxJsonDepth);
-  if (!error) error = parser_.parse(file.contents().data(), file.contents().size()).get(root_);
+  parse(file.contents());
+}
+
+JsonFile::JsonFile(std::string name, std::string_view text, std::string field)
+    : path_(std::move(name)), field_(std::move(field)) {
+  parse(text);
+}
+
+void JsonFile::parse(std::string_view text) {
+  auto error = parser_.allocate(text.size() + 1, kMaxJsonDepth);
+  if (!error) error = parser_.parse(text.data(), text.size()).get(root_);
   if (error) fail(std::string("is not valid JSON: ") + simdjson::error_message(error));
 }
 
@@ -50,6 +59,12 @@ std::string_view JsonNode::string() const {
 int64_t JsonNode::integer() const {
   int64_t value;
   if (value_.get(value)) fail("is not a whole number");
+  return value;
+}
+
+double JsonNode::number() const {
+  double value;
+  if (value_.get(value)) fail("is not a number");
   return value;
 }
 

@@ -33,6 +33,7 @@ class JsonNode {
   bool is_array() const { return value_.is_array(); }
   std::string_view string() const;
   int64_t integer() const;
+  double number() const;
   bool boolean() const;
   bool boolean(std::string_view key, bool absent) const;
   std::vector<JsonNode> elements() const;
@@ -51,6 +52,8 @@ class JsonFile {
  public:
   // `field` of the job file is what errors are charged to. Throws UserError.
   JsonFile(std::filesystem::path path, std::string field);
+  // Takes the text itself, which errors call `name`.
+  JsonFile(std::string name, std::string_view text, std::string field);
   JsonFile(const JsonFile&) = delete;
   JsonFile& operator=(const JsonFile&) = delete;
 
@@ -58,6 +61,8 @@ class JsonFile {
   [[noreturn]] void fail(const std::string& problem) const;
 
  private:
+  void parse(std::string_view text);
+
   std::filesystem::path path_;
   std::string field_;
   simdjson::dom::parser parser_;

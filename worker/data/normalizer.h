@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "worker/data/aligned_text.h"
 #include "worker/data/json.h"
@@ -16,6 +17,9 @@ class Normalizer {
   // Requires valid UTF-8, and leaves it so.
   virtual void apply(AlignedText& text) const = 0;
 };
+
+// One after the other; null where there are none.
+std::unique_ptr<const Normalizer> chain(std::vector<std::unique_ptr<const Normalizer>> parts);
 
 // Throws UserError for a kind that is not known.
 std::unique_ptr<const Normalizer> make_normalizer(const JsonNode& node);

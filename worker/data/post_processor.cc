@@ -16,7 +16,8 @@ void read_sequence(const JsonNode& node, PostProcessor& processor) {
 void read_byte_level(const JsonNode& node, PostProcessor& processor) {
   if (!node.boolean("trim_offsets", true)) return;
   if (processor.trim) node.fail("trims the offsets a second time");
-  processor.trim = PostProcessor::Trim{node.boolean("add_prefix_space", true)};
+  processor.trim = PostProcessor::Trim{.add_prefix_space = node.boolean("add_prefix_space", true),
+                                       .after_prefix = !processor.prefix.empty()};
 }
 
 std::vector<int32_t> ids_of(const JsonNode& special_token) {
@@ -50,13 +51,31 @@ void read_template(const JsonNode& node, PostProcessor& processor) {
   processor.suffix.insert(processor.suffix.end(), after.begin(), after.end());
 }
 
+// ["</s>", 2]
+int32_t id_of_pair(const JsonNode& pair) {
+  const auto parts = pair.elements();
+  if (parts.size() != 2) pair.fail("is not a pair of a token and its id");
+  if (parts[1].integer() < 0 || parts[1].integer() >= kMaxTokens) parts[1].fail("is out of range");
+  return static_cast<int32_t>(parts[1].integer());
+}
+
+void read_bert(const JsonNode& node, PostProcessor& processor) {
+  processor.prefix.insert(processor.prefix.begin(), id_of_pair(node.at("cls")));
+  processor.suffix.push_back(id_of_pair(node.at("sep")));
+}
+
+void read_roberta(const JsonNode& node, PostProcessor& processor) {
+  read_byte_level(node, processor);
+  read_bert(node, processor);
+}
+
 struct Kind {
   std::string_view type;
   void (*read)(const JsonNode&, PostProcessor&);
 };
 constexpr Kind kKinds[] = {
-    {"ByteLevel", read_byte_level},
-    {"Sequence", read_sequence},
+    {"BertProcessing", read_bert},         {"ByteLevel", read_byte_level},
+    {"RobertaProcessing", read_roberta},   {"Sequence", read_sequence},
     {"TemplateProcessing", read_template},
 };
 

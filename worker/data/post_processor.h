@@ -17,6 +17,7 @@ struct PostProcessor {
   // How offsets are trimmed; none where they are not.
   struct Trim {
     bool add_prefix_space = false;  // a single leading space of the first token is not the text's
+    bool after_prefix = false;      // that first token is of the prefix, where there is one
   };
   std::optional<Trim> trim;
 };

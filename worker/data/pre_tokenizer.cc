@@ -1,54 +1,71 @@
 #include "worker/data/pre_tokenizer.h"
 
+#include <algorithm>
+
 #include "worker/data/byte_level.h"
+#include "worker/data/character_splits.h"
+#include "worker/data/metaspace.h"
 #include "worker/data/split.h"
 
 namespace tessera {
 namespace {
 
+using Made = std::unique_ptr<const PreTokenizer>;
+
 class PreTokenizerSequence final : public PreTokenizer {
  public:
-  explicit PreTokenizerSequence(const JsonNode& node) {
-    for (const JsonNode& part : node.at("pretokenizers").elements()) {
-      if (to_bytes()) part.fail("follows ByteLevel, which has to be the last");
-      parts_.push_back(make_pre_tokenizer(part));
+  PreTokenizerSequence(const JsonNode& node, bool keep_bytes) {
+    const auto parts = node.at("pretokenizers").elements();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      parts_.push_back(make_pre_tokenizer(parts[i], keep_bytes && i + 1 == parts.size()));
     }
   }
   void apply(Pieces& pieces, Regex::Matcher& matcher) const override {
     for (const auto& part : parts_) part->apply(pieces, matcher);
   }
-  bool to_bytes() const override { return !parts_.empty() && parts_.back()->to_bytes(); }
+  bool needs_origins() const override {
+    return std::any_of(parts_.begin(), parts_.end(),
+                       [](const Made& part) { return part->needs_origins(); });
+  }
 
  private:
-  std::vector<std::unique_ptr<const PreTokenizer>> parts_;
+  std::vector<Made> parts_;
 };
 
 template <typename T>
-std::unique_ptr<const PreTokenizer> make(const JsonNode& node) {
+Made make(const JsonNode& node) {
   return std::make_unique<T>(node);
-}
-
-std::unique_ptr<const PreTokenizer> make_digits(const JsonNode& node) {
-  return std::make_unique<Split>(Regex(R"(\p{N})"), node.boolean("individual_digits", false)
-                                                        ? SplitBehavior::kIsolated
-                                                        : SplitBehavior::kContiguous);
 }
 
 struct Kind {
   std::string_view type;
-  std::unique_ptr<const PreTokenizer> (*make)(const JsonNode&);
+  Made (*make)(const JsonNode&);
 };
 constexpr Kind kKinds[] = {
-    {"ByteLevel", make<ByteLevel>},
+    {"BertPreTokenizer", make_bert},
+    {"CharDelimiterSplit", make_delimiter_split},
     {"Digits", make_digits},
-    {"Sequence", make<PreTokenizerSequence>},
+    {"FixedLength", make<FixedLength>},
+    {"Metaspace", make<Metaspace>},
+    {"Punctuation", make_punctuation},
     {"Split", make<Split>},
+    {"Whitespace", [](const JsonNode&) -> Made { return std::make_unique<WordSplit>(); }},
+    {"WhitespaceSplit", make_whitespace_split},
 };
 
 }  // namespace
 
-std::unique_ptr<const PreTokenizer> make_pre_tokenizer(const JsonNode& node) {
+bool ends_in_byte_level(const JsonNode& node) {
   const auto type = node.at("type").string();
+  if (type != "Sequence") return type == "ByteLevel";
+  const auto parts = node.at("pretokenizers").elements();
+  return !parts.empty() && ends_in_byte_level(parts.back());
+}
+
+Made make_pre_tokenizer(const JsonNode& node, bool keep_bytes) {
+  const auto type = node.at("type").string();
+  if (type == "ByteLevel") return std::make_unique<ByteLevel>(node, keep_bytes);
+  if (type == "Sequence") return std::make_unique<PreTokenizerSequence>(node, keep_bytes);
   for (const Kind& kind : kKinds) {
     if (kind.type == type) return kind.make(node);
   }

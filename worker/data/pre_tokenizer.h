@@ -24,11 +24,15 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   virtual void apply(Pieces& pieces, Regex::Matcher& matcher) const = 0;
-  // Whether what comes out is bytes in the alphabet of ByteLevel. (We keep the bytes.)
-  virtual bool to_bytes() const { return false; }
+  // Whether it has to know where in the original its pieces begin, tracked or not.
+  virtual bool needs_origins() const { return false; }
 };
 
+// Whether what comes out is bytes in the alphabet of ByteLevel.
+bool ends_in_byte_level(const JsonNode& node);
+
+// With `keep_bytes` a ByteLevel at the end leaves bytes as they are, for a model that reads those.
 // Throws UserError for a kind that is not known.
-std::unique_ptr<const PreTokenizer> make_pre_tokenizer(const JsonNode& node);
+std::unique_ptr<const PreTokenizer> make_pre_tokenizer(const JsonNode& node, bool keep_bytes);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// A Hugging Face tokenizer.json: byte-level BPE. Ids, offsets and decoded text are those of
-// `tokenizers`.
+// The tokenizer of a Hugging Face directory. Ids, offsets and decoded text are those of the
+// tokenizer that AutoTokenizer of transformers makes of it.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,10 +15,13 @@
 
 #include "worker/data/added_tokens.h"
 #include "worker/data/aligned_text.h"
+#include "worker/data/decoder.h"
 #include "worker/data/normalizer.h"
 #include "worker/data/post_processor.h"
 #include "worker/data/pre_tokenizer.h"
 #include "worker/data/token_model.h"
+#include "worker/data/tokenizer_class.h"
+#include "worker/data/tokenizer_config.h"
 
 namespace tessera {
 
@@ -27,14 +31,15 @@ inline constexpr const char* kTokenizerField = "model.tokenizer";
 // Immutable: one serves all threads, each with an Encoder of its own.
 class Tokenizer {
  public:
-  // Reads tokenizer.json of a Hugging Face directory, and the names of special tokens out of
-  // tokenizer_config.json, special_tokens_map.json and config.json, as far as they are there.
-  // Throws UserError(kTokenizerField) naming the file and what is wrong or not supported.
+  // Reads tokenizer.json of a Hugging Face directory, or else its SentencePiece model, and what
+  // tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json say, as far
+  // as they are there. Throws UserError(kTokenizerField) naming the file and what is wrong or not
+  // supported.
   explicit Tokenizer(const std::filesystem::path& directory);
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // As written in tokenizer.json, added tokens included.
+  // As the files write it, added tokens included.
   std::optional<int32_t> id_of(std::string_view token) const;
   // "" for an id that is no token's.
   std::string token_of(int32_t id) const;
@@ -50,24 +55,36 @@ class Tokenizer {
  private:
   friend class Encoder;
 
-  void read_added_tokens(const JsonNode& list);
-  void read_special_tokens(const std::filesystem::path& directory);
-  void add_token(AddedToken token);
+  void read_json(const std::filesystem::path& path, const TokenizerClass& rules);
+  void read_sentencepiece(const std::filesystem::path& path, const TokenizerClass& rules);
+  // Takes normalizer, pre-tokenizer and decoder of a tokenizer.json, and the model as `make_model`
+  // makes it given whether it gets bytes.
+  template <typename MakeModel>
+  void take_parts(const JsonNode& parts, MakeModel make_model);
+  void add_special_tokens();
+  void readd_special_tokens();
+  void add_tokens(std::vector<AddedToken> tokens);
+  void set_around(const TokenizerClass& rules, bool from_json);
   void build_matchers();
   void build_bytes();
   std::string normalized(std::string_view text) const;
 
-  std::unique_ptr<const Normalizer> normalizer_;  // null: none
-  std::unique_ptr<const PreTokenizer> pre_tokenizer_;
+  TokenizerConfig config_;
+  std::unique_ptr<const Normalizer> normalizer_;       // null: none
+  std::unique_ptr<const PreTokenizer> pre_tokenizer_;  // null: none
   std::unique_ptr<const TokenModel> model_;
   PostProcessor post_processor_;
-  bool joins_with_spaces_ = false;  // there is no decoder
+  std::unique_ptr<const Decoder> decoder_;  // null: tokens are joined with spaces
+  bool decodes_bytes_ = false;              // the decoder is ByteLevel, and bytes_ are bytes
+  bool tracks_always_ = false;              // the pre-tokenizer needs to know where text came from
   std::vector<std::unique_ptr<AddedToken>> added_;
   std::map<std::string, int32_t, std::less<>> added_ids_;
   std::vector<const AddedToken*> added_by_id_;  // null where an id is the model's
+  std::set<std::string, std::less<>> special_;  // contents
   AddedTokenMatcher raw_matcher_;               // looks at the text as it is
   AddedTokenMatcher normalized_matcher_;        // at the normalised text
-  std::vector<std::string> bytes_;              // what an id decodes to
+  std::vector<std::string> bytes_;              // of an id: its token, or what that decodes to
+  std::vector<bool> skipped_;                   // of an id: whether it can be left out of text
   std::string eos_token_;
   std::string pad_token_;
 };
@@ -99,12 +116,15 @@ class Encoder {
   void encode_pieces(std::vector<int32_t>& ids);
   void append_added(const AddedToken& token, std::string_view text, Span origin,
                     std::vector<int32_t>& ids);
+  static Tracked tracked_token(std::string_view text, Span origin);
+  static Tracked tracked_bytes(std::string_view bytes, Span origin);
   Span trimmed(Span offset, const Tracked& tracked, bool first) const;
 
   const Tokenizer& tokenizer_;
   Regex::Matcher matcher_;
   std::unique_ptr<TokenModel::Scratch> scratch_;
   std::vector<Tracked>* tracked_ = nullptr;  // a token each; null: offsets are not asked for
+  std::vector<Span> spans_;
   AlignedText normalized_;
   Pieces pieces_;
   std::vector<AddedTokenPart> parts_;

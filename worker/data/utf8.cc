@@ -1,7 +1,6 @@
 #include "worker/data/utf8.h"
 
 #include <simdjson.h>
-#include <utf8proc.h>
 
 #include <cstdint>
 
@@ -93,48 +92,6 @@ std::string to_valid_utf8(std::string_view bytes) {
     i += length;
   }
   return text;
-}
-
-bool is_word_character(char32_t code_point) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    case UTF8PROC_CATEGORY_SO:  // Other_Alphabetic: circled and squared letters
-      return (code_point >= 0x24B6 && code_point <= 0x24E9) ||
-             (code_point >= 0x1F130 && code_point <= 0x1F149) ||
-             (code_point >= 0x1F150 && code_point <= 0x1F169) ||
-             (code_point >= 0x1F170 && code_point <= 0x1F189);
-    default:
-      return code_point == 0x200C || code_point == 0x200D;
-  }
-}
-
-bool is_white_space(char32_t code_point) {
-  switch (code_point) {
-    case 0x20:
-    case 0x85:
-    case 0xA0:
-    case 0x1680:
-    case 0x2028:
-    case 0x2029:
-    case 0x202F:
-    case 0x205F:
-    case 0x3000:
-      return true;
-    default:
-      return (code_point >= 0x09 && code_point <= 0x0D) ||
-             (code_point >= 0x2000 && code_point <= 0x200A);
-  }
 }
 
 }  // namespace tessera

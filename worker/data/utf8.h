@@ -1,4 +1,4 @@
-// UTF-8, and the character classes that Hugging Face's tokenizers test.
+// UTF-8.
 #pragma once
 
 #include <string>
@@ -20,10 +20,5 @@ void append_utf8(char32_t code_point, std::string& text);
 bool is_valid_utf8(std::string_view text);
 // Invalid sequences become U+FFFD, one for each maximal part of a character, as in Rust and Python.
 std::string to_valid_utf8(std::string_view bytes);
-
-// \w of UTS 18: alphabetic, marks, decimal digits, connectors, joiners.
-bool is_word_character(char32_t code_point);
-// The property White_Space.
-bool is_white_space(char32_t code_point);
 
 }  // namespace tessera

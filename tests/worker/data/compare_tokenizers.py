@@ -1,10 +1,10 @@
-"""Holds tokenizer_dump against Hugging Face's tokenizers on generated strings. Run by hand:
+"""Holds tokenizer_dump against Hugging Face's tokenizers on generated strings:
 
-    python compare_tokenizers.py BUILD/tests/tokenizer_dump TOKENIZER_DIRECTORY
+    python compare_tokenizers.py BUILD/tests/tokenizer_dump FOLDER
         [--count 100000] [--seed 0]
 
-Needs `tokenizers`. Prints the first strings on which ids, offsets or decoded text differ; exit
-status 1 then.
+A directory's auto.json, if it has one, is what AutoTokenizer makes of the rest. Prints the first
+strings on which ids, offsets or decoded text differ; exit status 1 then.
 """
 
 import argparse
@@ -50,9 +50,9 @@ def assigned(rng):
             return character
 
 
-def random_text(rng, words):
+def random_text(rng, words, most_parts=60):
     parts = []
-    for _ in range(rng.choice([1, 2, 3, 5, 8, 20, 60])):
+    for _ in range(rng.choice([n for n in (1, 2, 3, 5, 8, 20, 60) if n <= most_parts])):
         kind = rng.random()
         if kind < 0.15:
             parts.append(rng.choice(words))
@@ -68,55 +68,75 @@ def random_text(rng, words):
     return "".join(parts)
 
 
-def main():
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("dump")
-    arguments.add_argument("tokenizer", type=Path)
-    arguments.add_argument("--count", type=int, default=100_000)
-    arguments.add_argument("--seed", type=int, default=0)
-    options = arguments.parse_args()
-
-    tokenizer = Tokenizer.from_file(str(options.tokenizer / "tokenizer.json"))
+def words_of(tokenizer):
+    """What random text is made of beside single characters."""
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    words = [
-        *added,
-        "the",
-        "The",
-        " and",
-        "return",
-        "  def f(x):\n",
-        "http://",
-        "3.14",
-        "naïve",
-        "e\u0301",
+    pieces = ["the", "The", " and", "return", "  def f(x):\n", "://", "3.14", "na\u00efve"]
+    return [*added, *pieces, "e\u0301", "\u2581", "\u2581the", "<0x41>", "    "]
+
+
+def theirs_of(tokenizer, text):
+    encoding = tokenizer.encode(text)
+    return [
+        encoding.ids,
+        [list(offset) for offset in encoding.offsets],
+        tokenizer.decode(encoding.ids, skip_special_tokens=False),
+        tokenizer.decode(encoding.ids, skip_special_tokens=True),
     ]
-    rng = random.Random(options.seed)
-    texts = [random_text(rng, words) for _ in range(options.count)]
+
+
+def run_dump(dump, folder, texts):
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         for text in texts:
             file.write(json.dumps({"text": text}) + "\n")
         file.flush()
-        run = subprocess.run(
-            [options.dump, str(options.tokenizer), file.name], stdout=subprocess.PIPE, check=True
-        )
-    ours = [json.loads(line) for line in run.stdout.splitlines()]
-    names = ("ids", "offsets", "decoded", "skipped")
+        run = subprocess.run([dump, str(folder), file.name], stdout=subprocess.PIPE, check=True)
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def first_difference(mine, theirs):
+    """What two lists, or texts, have where they part."""
+    same = 0
+    while same < min(len(mine), len(theirs)) and mine[same] == theirs[same]:
+        same += 1
+    return f"at {same}: {mine[same : same + 5]!a}, not {theirs[same : same + 5]!a}"
+
+
+def compare(dump, folder, count, seed):
+    """How many strings differ."""
+    auto = folder / "auto.json"
+    tokenizer = Tokenizer.from_file(str(auto if auto.exists() else folder / "tokenizer.json"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
+    # A thing of transformers, not of tokenizers.
+    cleans = config.get("clean_up_tokenization_spaces", False)
+    names = ("ids", "offsets") if cleans else ("ids", "offsets", "decoded", "skipped")
+    rng = random.Random(seed)
+    words = words_of(tokenizer)
+    texts = [random_text(rng, words) for _ in range(count)]
     differences = 0
-    for text, mine in zip(texts, ours, strict=True):
-        encoding = tokenizer.encode(text)
-        theirs = [
-            encoding.ids,
-            [list(offset) for offset in encoding.offsets],
-            tokenizer.decode(encoding.ids, skip_special_tokens=False),
-            tokenizer.decode(encoding.ids, skip_special_tokens=True),
-        ]
-        if mine != theirs:
-            differences += 1
-            if differences <= 10:
-                what = [n for n, a, b in zip(names, mine, theirs, strict=True) if a != b]
-                print(ascii(text), what, mine[:2], theirs[:2], sep="\n  ")
-    print(f"{len(texts)} strings, {differences} differ")
-    sys.exit(differences > 0)
+    for text, mine in zip(texts, run_dump(dump, folder, texts), strict=True):
+        parts = zip(names, mine, theirs_of(tokenizer, text), strict=False)
+        unlike = [f"{name} {first_difference(a, b)}" for name, a, b in parts if a != b]
+        differences += bool(unlike)
+        if unlike and differences <= 10:
+            print(ascii(text), *unlike, sep="\n  ")
+    print(f"{folder.name}: {count} strings, {differences} differ", flush=True)
+    return differences
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("dump")
+    arguments.add_argument("folder", type=Path, help="of tokenizer directories")
+    arguments.add_argument("--count", type=int, default=100_000)
+    arguments.add_argument("--seed", type=int, default=0)
+    options = arguments.parse_args()
+    folders = sorted(path.parent for path in options.folder.glob("*/tokenizer_config.json"))
+    if not folders:
+        sys.exit("no tokenizers there")
+    differences = [compare(options.dump, f, options.count, options.seed) for f in folders]
+    sys.exit(any(differences))
 
 
 if __name__ == "__main__":

@@ -1,37 +1,39 @@
-#include "worker/data/nfc.h"
+#include "worker/data/unicode_form.h"
+
+#include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
 
+#include "worker/data/character_classes.h"
 #include "worker/data/utf8.h"
 
 namespace tessera {
 namespace {
 
 constexpr char32_t kNumCodePoints = 0x110000;
-constexpr char32_t kFirstChangeable = 0x300;  // NFC leaves everything below alone
 constexpr int kMaxDecomposition = 18;
 constexpr char32_t kHangulBase = 0xAC00, kLeadBase = 0x1100, kVowelBase = 0x1161,
                    kTailBase = 0x11A7;
 constexpr char32_t kNumLeads = 19, kNumVowels = 21, kNumTails = 28;
 
-// A code point of the decomposed text. `change` is how many code points more than one of the source
-// it takes the place of, negated: 0 replaces one, 1 is inserted, -1 replaces two.
-struct Part {
-  char32_t code_point;
-  int change;
-  int combining_class;
-};
-
+// Canonical; 0: none.
 int combining_class(char32_t code_point) {
+  if (is_newer_than_unicode_9(code_point)) return 0;
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point))->combining_class;
 }
 
 // Of one code point; the number of parts.
-int decompose(char32_t code_point, std::array<utf8proc_int32_t, kMaxDecomposition>& parts) {
-  return static_cast<int>(utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point),
-                                                  parts.data(), kMaxDecomposition,
-                                                  UTF8PROC_DECOMPOSE, nullptr));
+int decompose(char32_t code_point, bool compatible,
+              std::array<utf8proc_int32_t, kMaxDecomposition>& parts) {
+  if (is_newer_than_unicode_9(code_point)) {
+    parts[0] = static_cast<utf8proc_int32_t>(code_point);
+    return 1;
+  }
+  const int options = UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0);
+  return static_cast<int>(
+      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), parts.data(),
+                              kMaxDecomposition, static_cast<utf8proc_option_t>(options), nullptr));
 }
 
 // The composite of two code points, or 0.
@@ -48,36 +50,12 @@ char32_t compose(char32_t first, char32_t second) {
   utf8proc_int32_t pair[2] = {static_cast<utf8proc_int32_t>(first),
                               static_cast<utf8proc_int32_t>(second)};
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-  return utf8proc_normalize_utf32(pair, 2, options) == 1 ? static_cast<char32_t>(pair[0]) : 0;
+  if (utf8proc_normalize_utf32(pair, 2, options) != 1) return 0;
+  const auto composite = static_cast<char32_t>(pair[0]);
+  return is_newer_than_unicode_9(composite) ? 0 : composite;
 }
 
-std::vector<Part> decompose_and_order(std::string_view text) {
-  std::vector<Part> parts;
-  std::array<utf8proc_int32_t, kMaxDecomposition> buffer;
-  while (!text.empty()) {
-    const auto [code_point, num_bytes] = first_code_point(text);
-    text.remove_prefix(num_bytes);
-    const int count = decompose(code_point, buffer);
-    for (int i = 0; i < count; ++i) {
-      const auto part = static_cast<char32_t>(buffer[i]);
-      parts.push_back({part, i > 0, combining_class(part)});
-    }
-  }
-  for (auto begin = parts.begin(); begin != parts.end();) {
-    if (begin->combining_class == 0) {
-      ++begin;
-      continue;
-    }
-    const auto end = std::find_if(begin, parts.end(),
-                                  [](const Part& part) { return part.combining_class == 0; });
-    std::stable_sort(begin, end, [](const Part& a, const Part& b) {
-      return a.combining_class < b.combining_class;
-    });
-    begin = end;
-  }
-  return parts;
-}
-
+template <typename Part>
 void compose_in_place(std::vector<Part>& parts) {
   size_t size = 0;
   constexpr size_t kNone = SIZE_MAX;
@@ -101,6 +79,7 @@ void compose_in_place(std::vector<Part>& parts) {
 }
 
 // Appends the parts; `origins` are those of the source, from byte `begin` on.
+template <typename Part>
 void append(const std::vector<Part>& parts, std::string_view source,
             const std::vector<Span>& origins, size_t begin, AlignedText& out) {
   size_t offset = begin;
@@ -111,8 +90,8 @@ void append(const std::vector<Part>& parts, std::string_view source,
     const size_t length = out.text.size();
     append_utf8(part.code_point, out.text);
     if (!out.tracked) continue;
-    Span origin;
-    if (part.change <= 0) {
+    Span origin{out.base, out.base};
+    if (part.change <= 0 && offset < origins.size()) {
       origin = origins[offset];
     } else if (offset > 0) {
       origin = origins[offset - 1];
@@ -124,35 +103,75 @@ void append(const std::vector<Part>& parts, std::string_view source,
 
 }  // namespace
 
-Nfc::Nfc(const JsonNode&) : Nfc() {}
+// A character of the decomposed text: see Change.
+struct UnicodeForm::Part {
+  char32_t code_point;
+  int change;
+  int combining_class;
+};
 
-Nfc::Nfc() : inert_(kNumCodePoints, true) {
-  std::array<utf8proc_int32_t, kMaxDecomposition> parts;
-  for (char32_t c = kFirstChangeable; c < kNumCodePoints; ++c) {
+UnicodeForm::UnicodeForm(bool compatible, bool composed)
+    : compatible_(compatible), composed_(composed), inert_(kNumCodePoints, true) {
+  std::array<utf8proc_int32_t, kMaxDecomposition> parts, canonical;
+  for (char32_t c = 0x80; c < kNumCodePoints; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
     if (combining_class(c) != 0) inert_[c] = false;
     const bool hangul = c >= kHangulBase && c < kHangulBase + kNumLeads * kNumVowels * kNumTails;
-    if (hangul) continue;
-    const int count = decompose(c, parts);
-    if (count == 1 && static_cast<char32_t>(parts[0]) == c) continue;
-    inert_[c] = false;
+    if (hangul) {
+      inert_[c] = composed_;
+      continue;
+    }
     // What ends a decomposition may be drawn into a composite by what comes before.
-    for (int i = 1; i < count; ++i) inert_[parts[i]] = false;
+    const int num_canonical = decompose(c, false, canonical);
+    for (int i = 1; composed_ && i < num_canonical; ++i) inert_[canonical[i]] = false;
+    const int count = decompose(c, compatible_, parts);
+    if (count == 1 && static_cast<char32_t>(parts[0]) == c) continue;
+    // Below U+0300 all canonical decompositions compose to what they came from.
+    const bool is_canonical = count == num_canonical &&
+                              std::equal(parts.begin(), parts.begin() + count, canonical.begin());
+    if (!composed_ || c >= 0x300 || !is_canonical) inert_[c] = false;
   }
-  for (char32_t i = 0; i < kNumVowels; ++i) inert_[kVowelBase + i] = false;
-  for (char32_t i = 1; i < kNumTails; ++i) inert_[kTailBase + i] = false;
+  for (char32_t i = 0; composed_ && i < kNumVowels; ++i) inert_[kVowelBase + i] = false;
+  for (char32_t i = 1; composed_ && i < kNumTails; ++i) inert_[kTailBase + i] = false;
+  const auto first = std::find(inert_.begin(), inert_.end(), false) - inert_.begin();
+  first_lead_ = first < 0x800 ? 0xC0 | first >> 6 : 0xE0;
 }
 
-bool Nfc::inert(char32_t code_point) const {
-  return code_point < kFirstChangeable || inert_[code_point];
+std::vector<UnicodeForm::Part> UnicodeForm::decompose_and_order(std::string_view text) const {
+  std::vector<Part> parts;
+  std::array<utf8proc_int32_t, kMaxDecomposition> buffer;
+  while (!text.empty()) {
+    const auto [code_point, num_bytes] = first_code_point(text);
+    text.remove_prefix(num_bytes);
+    const int count = decompose(code_point, compatible_, buffer);
+    for (int i = 0; i < count; ++i) {
+      const auto part = static_cast<char32_t>(buffer[i]);
+      parts.push_back({part, i > 0, combining_class(part)});
+    }
+  }
+  for (auto begin = parts.begin(); begin != parts.end();) {
+    if (begin->combining_class == 0) {
+      ++begin;
+      continue;
+    }
+    const auto end = std::find_if(begin, parts.end(),
+                                  [](const Part& part) { return part.combining_class == 0; });
+    std::stable_sort(begin, end, [](const Part& a, const Part& b) {
+      return a.combining_class < b.combining_class;
+    });
+    begin = end;
+  }
+  return parts;
 }
+
+bool UnicodeForm::inert(char32_t code_point) const { return inert_[code_point]; }
 
 // Where the text from an inert code point on, which what follows may change, begins; the size if
 // nowhere.
-size_t Nfc::first_change(std::string_view text) const {
+size_t UnicodeForm::first_change(std::string_view text) const {
   size_t last_inert = 0;
   for (size_t i = 0; i < text.size();) {
-    if (static_cast<uint8_t>(text[i]) < 0xCC) {  // below U+0300
+    if (static_cast<uint8_t>(text[i]) < first_lead_) {
       last_inert = i;
       i += static_cast<uint8_t>(text[i]) < 0x80 ? 1 : 2;
       continue;
@@ -165,7 +184,7 @@ size_t Nfc::first_change(std::string_view text) const {
   return text.size();
 }
 
-void Nfc::apply(AlignedText& text) const {
+void UnicodeForm::apply(AlignedText& text) const {
   size_t begin = first_change(text.text);
   if (begin == text.text.size()) return;
   const std::string source = std::move(text.text);
@@ -188,7 +207,7 @@ void Nfc::apply(AlignedText& text) const {
     }
     if (end > begin) {
       auto parts = decompose_and_order(view.substr(begin, end - begin));
-      compose_in_place(parts);
+      if (composed_) compose_in_place(parts);
       append(parts, view, origins, begin, text);
     }
     done = end;
