@@ -23,6 +23,8 @@ constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "vocab.json",
                                         "merges.txt",
                                         "tokenizer.model",
+                                        "spiece.model",
+                                        "sentencepiece.bpe.model",
                                         "chat_template.jinja",
                                         "chat_template.json"};
 

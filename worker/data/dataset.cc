@@ -18,6 +18,8 @@ namespace {
 // What a tokenizer's directory may hold that ids or templates depend on.
 constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "tokenizer.model",
+                                        "spiece.model",
+                                        "sentencepiece.bpe.model",
                                         "tokenizer_config.json",
                                         "special_tokens_map.json",
                                         "added_tokens.json",
