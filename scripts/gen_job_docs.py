@@ -113,7 +113,9 @@ def range_of(entry: Field) -> str:
     if high is not None:
         parts.append(f"≤ {high}")
     span = ", ".join(parts)
-    if text and span:
+    if entry.repeated and span:
+        span = f"{span} entries"
+    elif text and span:
         span = f"{span} characters"
     return f"a path; {span}".rstrip("; ") if "path" in rule else span
 
@@ -144,7 +146,8 @@ def sections(messages: dict[str, Message], name: str, path: str) -> list[str]:
         lines += [f"## {path}", "", message.comment, ""]
     for entry in message.fields:
         if entry.type in messages:
-            below = f"{path}.{entry.name}" if path else entry.name
+            name = f"{entry.name}[]" if entry.repeated else entry.name
+            below = f"{path}.{name}" if path else name
             lines += sections(messages, entry.type, below)
     return lines
 

@@ -18,6 +18,14 @@
 namespace tessera::cli {
 namespace {
 
+std::string describe_data(const v1::Data& data) {
+  std::vector<std::string> parts;
+  for (const v1::DataSource& source : data.mixture()) {
+    parts.push_back(absl::StrCat(source.weight(), " of ", absl::StrJoin(source.path(), " ")));
+  }
+  return parts.empty() ? absl::StrJoin(data.train(), ", ") : absl::StrJoin(parts, ", ");
+}
+
 // For calls that an answer is waited for at the prompt, and for watches.
 constexpr std::chrono::seconds kCallPatience{0};
 constexpr std::chrono::seconds kWatchPatience{60};
@@ -75,7 +83,7 @@ void print_job(const Session& session, const v1::Job& job) {
   add("started", format_time(job.start_time()));
   add("ended", format_time(job.end_time()));
   add("model", job.spec().model().path());
-  add("data", job.spec().data().train());
+  add("data", describe_data(job.spec().data()));
   add("ranks", absl::StrCat(job.spec().parallelism().num_processes(), " on ",
                             job.spec().resources().device()));
   std::vector<std::string> places;

@@ -114,7 +114,7 @@ class Filler {
 
   void fill_field(const YamlEntry& entry, const FieldDescriptor& field, const std::string& path,
                   Message& message) {
-    GOOGLE_CHECK(!field.is_repeated()) << field.full_name();
+    if (field.is_repeated()) return fill_list(entry, field, path, message);
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       Message& inner = *message.GetReflection()->MutableMessage(&message, &field);
       if (field.message_type() == Duration::descriptor()) {
@@ -124,6 +124,31 @@ class Filler {
     }
     const std::string wanted = fill_scalar(entry.value, field, message);
     if (!wanted.empty()) refuse_value(entry, path, wanted, &field);
+  }
+
+  void fill_list(const YamlEntry& entry, const FieldDescriptor& field, const std::string& path,
+                 Message& message) {
+    const YamlNode& value = entry.value;
+    if (value.kind != YamlNode::Kind::kList) return fill_element(entry, field, path, message);
+    for (size_t i = 0; i < value.items.size(); ++i) {
+      const YamlEntry item{entry.key, value.items[i].mark, value.items[i]};
+      const std::string item_path = absl::StrCat(path, "[", i, "]");
+      out_.marks.emplace(item_path, item.mark);
+      fill_element(item, field, item_path, message);
+    }
+  }
+
+  void fill_element(const YamlEntry& entry, const FieldDescriptor& field, const std::string& path,
+                    Message& message) {
+    const auto& reflection = *message.GetReflection();
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      return fill_section(entry.value, path, *reflection.AddMessage(&message, &field));
+    }
+    GOOGLE_CHECK(field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) << field.full_name();
+    if (entry.value.kind != YamlNode::Kind::kScalar) {
+      return refuse_value(entry, path, "a text or a list of texts", &field);
+    }
+    reflection.AddString(&message, &field, entry.value.scalar);
   }
 
   void refuse_value(const YamlEntry& entry, const std::string& path, const std::string& wanted,

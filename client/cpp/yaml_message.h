@@ -24,7 +24,8 @@ struct FilledMessage {
   std::map<std::string, Mark> marks;
 };
 
-// Requires: `message` is empty, and has only singular fields.
+// A list of one may be written without its brackets. Requires: `message` is empty, and its lists
+// are of texts or sections.
 FilledMessage fill_from_yaml(const YamlNode& root, google::protobuf::Message& message);
 
 }  // namespace tessera

@@ -33,6 +33,16 @@ void check_method(const v1::Method& method, Violations& out) {
   }
 }
 
+void check_data(const v1::Data& data, Violations& out) {
+  if (data.train().empty() && data.mixture().empty()) {
+    out.push_back({"data.train", "data.train is missing"});
+  }
+  if (!data.train().empty() && !data.mixture().empty()) {
+    out.push_back({"data.mixture",
+                   "data.mixture is given beside data.train, must be the only one of the two"});
+  }
+}
+
 void check_training(const v1::JobSpec& spec, Violations& out) {
   const v1::Training& training = spec.training();
   if (training.has_max_steps() && training.max_steps() == 0) {
@@ -103,6 +113,7 @@ void fill_mesh(v1::Parallelism& mesh) {
 void validate_relations(const v1::JobSpec& spec, Violations& out) {
   check_name(spec, out);
   if (spec.has_method()) check_method(spec.method(), out);
+  if (spec.has_data()) check_data(spec.data(), out);
   if (spec.has_training()) check_training(spec, out);
   if (spec.has_parallelism()) check_mesh(spec.parallelism(), out);
   check_built(spec, out);

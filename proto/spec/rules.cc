@@ -44,9 +44,17 @@ bool is_section(const FieldDescriptor& field) {
   return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !is_duration(field);
 }
 
-// A plain proto3 scalar has no presence: its zero value is its absence.
+// A plain proto3 scalar has no presence: its zero value is its absence, as an empty list is a
+// list's.
 bool is_present(const Message& message, const FieldDescriptor& field) {
-  return message.GetReflection()->HasField(message, &field);
+  const auto& reflection = *message.GetReflection();
+  if (field.is_repeated()) return reflection.FieldSize(message, &field) > 0;
+  return reflection.HasField(message, &field);
+}
+
+// "data.train" for the only element of a list, as a list of one is written; else "data.train[1]".
+std::string element_path(const std::string& path, int index, int size) {
+  return size == 1 ? path : absl::StrCat(path, "[", index, "]");
 }
 
 bool is_word(const v1::Rule& rule, const std::string& value) {
@@ -97,7 +105,11 @@ void fill(Message& message) {
     const FieldDescriptor& field = *message.GetDescriptor()->field(i);
     const v1::Rule& rule = rule_of(field);
     const bool present = is_present(message, field);
-    if (is_section(field)) {
+    if (is_section(field) && field.is_repeated()) {
+      for (int j = 0; j < message.GetReflection()->FieldSize(message, &field); ++j) {
+        fill(*message.GetReflection()->MutableRepeatedMessage(&message, &field, j));
+      }
+    } else if (is_section(field)) {
       const bool optional = !rule.required() && field.real_containing_oneof() == nullptr;
       if (present || optional) fill(*message.GetReflection()->MutableMessage(&message, &field));
     } else if (!present && !rule.default_().empty()) {
@@ -115,6 +127,7 @@ class FieldCheck {
 
   void run() {
     const auto& reflection = *message_.GetReflection();
+    if (field_.is_repeated()) return check_list(reflection);
     switch (field_.cpp_type()) {
       case FieldDescriptor::CPPTYPE_BOOL:
         return;
@@ -158,8 +171,24 @@ class FieldCheck {
     check_range(value, render(value), "");
   }
 
+  // A list's bounds are of its length.
+  void check_list(const google::protobuf::Reflection& reflection) {
+    const int size = reflection.FieldSize(message_, &field_);
+    if (!check_range(size, absl::StrCat("a list of ", size), " long")) return;
+    if (is_section(field_)) return;  // each element is checked as a section
+    const std::string list = path_;
+    for (int i = 0; i < size; ++i) {
+      path_ = element_path(list, i, size);
+      check_text(reflection.GetRepeatedString(message_, &field_, i));
+    }
+  }
+
   void check_string(const std::string& value) {
     if (!check_range(static_cast<double>(value.size()), quote(value), " characters long")) return;
+    check_text(value);
+  }
+
+  void check_text(const std::string& value) {
     const auto& allowed = rule_.one_of();
     if (is_word(rule_, value)) return;
     if (!allowed.empty() && !rule_.path()) {
@@ -189,9 +218,19 @@ class FieldCheck {
   const Message& message_;
   const FieldDescriptor& field_;
   const v1::Rule& rule_;
-  const std::string& path_;
+  std::string path_;
   std::vector<Violation>& out_;
 };
+
+void check(const Message& message, const std::string& prefix, std::vector<Violation>& out);
+
+void check_elements(const Message& message, const FieldDescriptor& field, const std::string& path,
+                    std::vector<Violation>& out) {
+  const auto& reflection = *message.GetReflection();
+  for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
+    check(reflection.GetRepeatedMessage(message, &field, i), absl::StrCat(path, "[", i, "]."), out);
+  }
+}
 
 void check(const Message& message, const std::string& prefix, std::vector<Violation>& out) {
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
@@ -199,12 +238,20 @@ void check(const Message& message, const std::string& prefix, std::vector<Violat
     const std::string path = prefix + field.name();
     if (!is_present(message, field)) {
       if (rule_of(field).required()) out.push_back({path, absl::StrCat(path, " is missing")});
-    } else if (is_section(field)) {
+    } else if (is_section(field) && !field.is_repeated()) {
       check(message.GetReflection()->GetMessage(message, &field), path + ".", out);
     } else {
       FieldCheck(message, field, path, out).run();
+      if (is_section(field)) check_elements(message, field, path, out);
     }
   }
+}
+
+std::string absolute(const std::string& given, const std::filesystem::path& base) {
+  if (given.empty()) return given;
+  std::filesystem::path path = (base / given).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.string();
 }
 
 void resolve(Message& message, const std::filesystem::path& base) {
@@ -212,14 +259,22 @@ void resolve(Message& message, const std::filesystem::path& base) {
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor& field = *message.GetDescriptor()->field(i);
     if (!is_present(message, field)) continue;
+    const int size = field.is_repeated() ? reflection.FieldSize(message, &field) : 0;
     if (is_section(field)) {
-      resolve(*reflection.MutableMessage(&message, &field), base);
+      if (!field.is_repeated()) resolve(*reflection.MutableMessage(&message, &field), base);
+      for (int j = 0; j < size; ++j) {
+        resolve(*reflection.MutableRepeatedMessage(&message, &field, j), base);
+      }
     } else if (rule_of(field).path()) {
-      const std::string given = reflection.GetString(message, &field);
-      if (given.empty() || is_word(rule_of(field), given)) continue;
-      std::filesystem::path path = (base / given).lexically_normal();
-      if (!path.has_filename()) path = path.parent_path();
-      reflection.SetString(&message, &field, path.string());
+      if (!field.is_repeated()) {
+        const std::string given = reflection.GetString(message, &field);
+        if (is_word(rule_of(field), given)) continue;
+        reflection.SetString(&message, &field, absolute(given, base));
+      }
+      for (int j = 0; j < size; ++j) {
+        reflection.SetRepeatedString(
+            &message, &field, j, absolute(reflection.GetRepeatedString(message, &field, j), base));
+      }
     }
   }
 }

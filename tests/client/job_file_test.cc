@@ -46,8 +46,8 @@ TEST(JobFileTest, ReadsEveryType) {
   EXPECT_TRUE(job.spec.method().sft().packing());
   EXPECT_EQ(job.spec.model().path(), "/jobs/models/m");
   EXPECT_EQ(job.spec.model().dtype(), "bfloat16");
-  EXPECT_EQ(job.spec.data().train(), "/corpus.jsonl");
-  EXPECT_EQ(job.spec.data().eval(), "/held.jsonl");
+  EXPECT_THAT(job.spec.data().train(), ElementsAre("/corpus.jsonl"));
+  EXPECT_THAT(job.spec.data().eval(), ElementsAre("/held.jsonl"));
   EXPECT_EQ(job.spec.training().max_steps(), 200);
   EXPECT_EQ(job.spec.training().learning_rate(), 1e-3);
   EXPECT_FALSE(job.spec.training().shuffle_dataset());
@@ -73,6 +73,27 @@ TEST(JobFileTest, ReadsJson) {
   EXPECT_EQ(good.spec.model().path(), "/jobs/m/n");
   EXPECT_EQ(good.spec.training().learning_rate(), 1e-3);
   EXPECT_EQ(good.spec.resources().hang_timeout().seconds(), 90);
+}
+
+TEST(JobFileTest, ReadsLists) {
+  const JobFile job = parse(R"(name: a
+method: {sft: {}}
+model: {path: m}
+data:
+  mixture:
+    - { path: [a.jsonl, "b/*.parquet"], weight: 3 }
+    - path: ../c
+  eval: [x.jsonl, /y.jsonl]
+training: {output_dir: o}
+)");
+  ASSERT_THAT(job.errors, IsEmpty());
+  const v1::Data& data = job.spec.data();
+  ASSERT_EQ(data.mixture_size(), 2);
+  EXPECT_THAT(data.mixture(0).path(), ElementsAre("/jobs/a.jsonl", "/jobs/b/*.parquet"));
+  EXPECT_EQ(data.mixture(0).weight(), 3);
+  EXPECT_THAT(data.mixture(1).path(), ElementsAre("/c"));
+  EXPECT_EQ(data.mixture(1).weight(), 1) << "the default";
+  EXPECT_THAT(data.eval(), ElementsAre("/jobs/x.jsonl", "/y.jsonl"));
 }
 
 TEST(JobFileTest, AnEmptySectionIsAllDefaults) {
@@ -166,6 +187,14 @@ const BadFile kBadFiles[] = {
      "job.yaml:8:1: training.output_dir is missing"},
     {"MissingSection", edited("data:\n  train: ../corpus.jsonl\n  eval: /held.jsonl\n", ""),
      "job.yaml: data is missing"},
+    {"EmptyPath", edited("/held.jsonl", ""),
+     "job.yaml:7:3: data.eval is empty, must be a text or a list of texts; without the line it is "
+     "unset"},
+    {"PathInAList", edited("/held.jsonl", "[a, {b: c}]"),
+     "job.yaml:7:13: data.eval[1] is a section, must be a text or a list of texts"},
+    {"WeightInAList",
+     edited("train: ../corpus.jsonl", "mixture: [{path: a}, {path: b, weight: 0}]"),
+     "job.yaml:6:34: data.mixture[1].weight is 0, must be above 0"},
     {"NoMethod", edited("sft: { max_length: 512, packing: true, packing_strategy: bfd }", ""),
      "job.yaml:2:1: method is empty, must hold exactly one training method: sft"},
     {"Mesh", edited("num_processes: 2", "num_processes: 4, dp_shard_size: 3"),

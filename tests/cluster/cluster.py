@@ -147,6 +147,7 @@ class Cluster:
 def cluster(binaries):
     """A Cluster whose directory and processes end with the block."""
     with tempfile.TemporaryDirectory(prefix="tessera-") as directory:
+        os.environ["XDG_CACHE_HOME"] = f"{directory}/cache"
         service = Cluster(binaries, directory)
         try:
             yield service
@@ -171,7 +172,7 @@ class Follower:
         )
         self._partial = b""
 
-    def follow(self, on_event, watches=()):
+    def follow(self, on_event, watches=(), seconds=DEADLINE_SECONDS):
         """Calls on_event(event) for each event until the end of the stream. Each of `watches`,
         (file descriptor, callback), has its callback called whenever it can be read."""
         callbacks = dict(watches)
@@ -179,9 +180,9 @@ class Follower:
         stdout = self._process.stdout.fileno()
         for descriptor in (stdout, *callbacks):
             poll.register(descriptor, select.POLLIN)
-        give_up = time.monotonic() + DEADLINE_SECONDS
+        give_up = time.monotonic() + seconds
         while True:
-            expect(time.monotonic() < give_up, f"no end within {DEADLINE_SECONDS} s")
+            expect(time.monotonic() < give_up, f"no end within {seconds} s")
             for descriptor, _ in poll.poll(1000):
                 if descriptor != stdout:
                     callbacks[descriptor]()

@@ -77,6 +77,7 @@ def per_rank(batch, world):
 def complete(spec, world, output):
     """Adds what all jobs share."""
     spec["name"] = "parity"
+    spec["data"]["cache_dir"] = str(output.parent / "cache")
     spec["training"] |= {"output_dir": str(output), "save_strategy": "no", "logging_steps": 1}
     spec["parallelism"] = {"num_processes": world}
     spec["resources"] = {"device": "cpu", "cpu_threads": 1}

@@ -26,7 +26,7 @@ v1::JobSpec minimal_spec() {
   spec.set_name("demo");
   spec.mutable_method()->mutable_sft();
   spec.mutable_model()->set_path("/models/m");
-  spec.mutable_data()->set_train("/data/t.jsonl");
+  spec.mutable_data()->add_train("/data/t.jsonl");
   spec.mutable_training()->set_output_dir("/out");
   return spec;
 }
@@ -76,7 +76,7 @@ TEST(RulesTest, KeepsWhatIsGivenAndWhatHasNoDefault) {
   EXPECT_EQ(spec.resources().hang_timeout().seconds(), 5);
   EXPECT_FALSE(spec.training().has_train_sampling_strategy());
   EXPECT_FALSE(spec.model().has_tokenizer());
-  EXPECT_FALSE(spec.data().has_eval());
+  EXPECT_TRUE(spec.data().eval().empty());
   EXPECT_FALSE(spec.method().sft().has_eos_token());
 }
 
@@ -138,10 +138,35 @@ const BadField kBadFields[] = {
      "model.dtype is \"" + std::string(64, 'x') + "...\", must be one of float32, bfloat16"},
     {"NameCharset", [](auto& s) { s.set_name("a b"); },
      "name is \"a b\", must hold only letters, digits, '-', '_' and '.'"},
-    {"EmptyPath", [](auto& s) { s.mutable_data()->set_eval(""); },
+    {"EmptyPath", [](auto& s) { s.mutable_data()->add_eval(""); },
      "data.eval is \"\", must be a path"},
-    {"PathWithControl", [](auto& s) { s.mutable_data()->set_train(std::string("a\0b", 3)); },
+    {"PathWithControl", [](auto& s) { s.mutable_data()->set_train(0, std::string("a\0b", 3)); },
      "data.train is a path with a control character, must hold none"},
+    {"PathOfAList", [](auto& s) { s.mutable_data()->add_train(""); },
+     "data.train[1] is \"\", must be a path"},
+    {"TooLongAList",
+     [](auto& s) {
+       s.mutable_data()->mutable_train()->Reserve(1001);
+       while (s.data().train_size() < 1001) s.mutable_data()->add_train("/t.jsonl");
+     },
+     "data.train is a list of 1001, must be at most 1000 long"},
+    {"NoDocuments", [](auto& s) { s.mutable_data()->clear_train(); }, "data.train is missing"},
+    {"TrainAndMixture", [](auto& s) { s.mutable_data()->add_mixture()->add_path("/a.jsonl"); },
+     "data.mixture is given beside data.train, must be the only one of the two"},
+    {"MixtureWeight",
+     [](auto& s) {
+       s.mutable_data()->clear_train();
+       v1::DataSource& source = *s.mutable_data()->add_mixture();
+       source.add_path("/a.jsonl");
+       source.set_weight(0);
+     },
+     "data.mixture[0].weight is 0, must be above 0"},
+    {"MixtureWithoutPath",
+     [](auto& s) {
+       s.mutable_data()->clear_train();
+       s.mutable_data()->add_mixture();
+     },
+     "data.mixture[0].path is missing"},
     {"DurationTooShort",
      [](auto& s) { s.mutable_resources()->mutable_hang_timeout()->set_nanos(500000000); },
      "resources.hang_timeout is 0.500s, must be at least 1s"},
@@ -230,14 +255,14 @@ TEST(RulesTest, ResolvesPathsAgainstTheBase) {
   v1::JobSpec spec = minimal_spec();
   spec.mutable_model()->set_path("../models/m/");
   spec.mutable_model()->set_tokenizer("./tok");
-  spec.mutable_data()->set_train("/abs/../t.jsonl");
+  spec.mutable_data()->set_train(0, "/abs/../t.jsonl");
   spec.mutable_training()->clear_output_dir();
   spec.mutable_training()->set_resume_from_checkpoint("latest");
   resolve_paths(spec, "/home/u/jobs");
   EXPECT_EQ(spec.model().path(), "/home/u/models/m");
   EXPECT_EQ(spec.model().tokenizer(), "/home/u/jobs/tok");
-  EXPECT_EQ(spec.data().train(), "/t.jsonl");
-  EXPECT_FALSE(spec.data().has_eval());
+  EXPECT_THAT(spec.data().train(), ElementsAre("/t.jsonl"));
+  EXPECT_TRUE(spec.data().eval().empty());
   EXPECT_EQ(spec.training().output_dir(), "");
   EXPECT_EQ(spec.training().resume_from_checkpoint(), "latest");
   spec.mutable_training()->set_resume_from_checkpoint("../out/checkpoint-5/");
@@ -258,15 +283,22 @@ void visit_fields(const Descriptor& message, const std::function<void(const Fiel
 TEST(RulesTest, EveryScalarFieldHasARuleOfItsOwn) {
   int visited = 0;
   visit_fields(*v1::JobSpec::descriptor(), [&](const FieldDescriptor& field) {
-    EXPECT_FALSE(field.is_repeated()) << field.full_name() << ": rules.cc checks single values";
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return;
     ++visited;
+    if (field.is_repeated()) {
+      EXPECT_EQ(field.cpp_type(), FieldDescriptor::CPPTYPE_STRING)
+          << field.full_name() << ": rules.cc checks lists of texts";
+      EXPECT_TRUE(field.options().GetExtension(v1::rule).has_max()) << field.full_name();
+      return;
+    }
     const v1::Rule& rule = field.options().GetExtension(v1::rule);
     EXPECT_TRUE(field.options().HasExtension(v1::rule)) << field.full_name();
     EXPECT_TRUE(field.has_presence() || rule.required()) << field.full_name();
     EXPECT_TRUE(field.has_presence() || rule.default_().empty()) << field.full_name();
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
-      EXPECT_THAT((std::set<std::string>{"true", "false"}), ::testing::Contains(rule.default_()))
+      // "": what the field's absence means its comment says.
+      EXPECT_THAT((std::set<std::string>{"true", "false", ""}),
+                  ::testing::Contains(rule.default_()))
           << field.full_name();
     } else if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
       EXPECT_TRUE(rule.has_min()) << field.full_name();

@@ -283,7 +283,7 @@ v1::JobSpec make_spec(int num_processes, int max_restarts) {
   spec.set_name("demo");
   spec.mutable_method()->mutable_sft();
   spec.mutable_model()->set_path("/models/m");
-  spec.mutable_data()->set_train("/data/train.jsonl");
+  spec.mutable_data()->add_train("/data/train.jsonl");
   spec.mutable_training()->set_output_dir("/out");
   spec.mutable_parallelism()->set_num_processes(num_processes);
   spec.mutable_resources()->set_max_restarts(max_restarts);

@@ -7,7 +7,7 @@
 #include "worker/data/content_hash.h"
 #include "worker/data/data_files.h"
 #include "worker/data/encode_records.h"
-#include "worker/data/row_plan.h"
+#include "worker/data/packed_dataset.h"
 #include "worker/data/token_cache.h"
 #include "worker/data/tokenizer.h"
 #include "worker/errors.h"
@@ -28,60 +28,16 @@ constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "merges.txt",
                                         "chat_template.jinja"};
 
-class PackedDataset final : public Dataset {
- public:
-  PackedDataset(std::vector<std::unique_ptr<TokenStore>> stores, const DatasetOptions& options)
-      : corpus_(std::move(stores)),
-        plan_(corpus_, order_of(options), {options.max_length, options.packing}),
-        one_document_a_row_(options.packing == PackingStrategy::kWrapped) {}
-
-  int64_t size() const override { return plan_.size(); }
-
-  Row row(int64_t index) const override {
-    Row row;
-    plan_.for_each(index, [&](int64_t document, int64_t begin, int64_t length) {
-      const auto [store, at] = corpus_.find(document);
-      store.append_tokens(at, begin, length, row.tokens);
-      if (corpus_.has_masks()) store.append_mask(at, begin, length, row.loss_mask);
-      if (!one_document_a_row_) row.lengths.push_back(static_cast<int32_t>(length));
-    });
-    if (one_document_a_row_) row.lengths.push_back(static_cast<int32_t>(row.tokens.size()));
-    return row;
+// Empty: one after the other.
+std::vector<uint32_t> order_of(std::span<const std::unique_ptr<TokenStore>> stores,
+                               const DatasetOptions& options) {
+  if (stores.size() == 1) return {};
+  std::vector<MixtureSource> sources;
+  for (size_t i = 0; i < stores.size(); ++i) {
+    sources.push_back({stores[i]->size(), options.sources[i].weight});
   }
-
-  int64_t num_tokens(int64_t index) const override {
-    int64_t total = 0;
-    plan_.for_each(index, [&](int64_t, int64_t, int64_t length) { total += length; });
-    return total;
-  }
-
-  int64_t num_labels(int64_t index) const override {
-    int64_t total = 0;
-    bool begins_document = true;
-    plan_.for_each(index, [&](int64_t document, int64_t begin, int64_t length) {
-      const auto [store, at] = corpus_.find(document);
-      const int64_t skipped = begins_document ? 1 : 0;
-      total += store.count(at, begin + skipped, length - skipped);
-      begins_document = !one_document_a_row_;
-    });
-    return total;
-  }
-
- private:
-  // Empty: one after the other.
-  std::vector<uint32_t> order_of(const DatasetOptions& options) const {
-    if (options.sources.size() == 1) return {};
-    std::vector<MixtureSource> sources;
-    for (size_t i = 0; i < options.sources.size(); ++i) {
-      sources.push_back({corpus_.store(i).size(), options.sources[i].weight});
-    }
-    return interleave(sources, options.stopping, options.mixture_seed);
-  }
-
-  const Corpus corpus_;
-  const RowPlan plan_;
-  const bool one_document_a_row_;
-};
+  return interleave(sources, options.stopping, options.mixture_seed);
+}
 
 // Makes the documents of one source, or finds them in the cache.
 class SourceLoader {
@@ -174,7 +130,9 @@ std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options) {
   for (const DataSource& source : options.sources) stores.push_back(loader.load(source));
   const std::string& field = options.sources.front().field;
   try {
-    auto dataset = std::make_unique<PackedDataset>(std::move(stores), options);
+    std::vector<uint32_t> order = order_of(stores, options);
+    auto dataset = std::make_unique<PackedDataset>(
+        std::move(stores), std::move(order), RowPlanOptions{options.max_length, options.packing});
     if (dataset->size() == 0 && options.max_documents == 0) {
       throw UserError(field, options.sources.front().paths.front().string() +
                                  ": no token counts in any document, cut to " +

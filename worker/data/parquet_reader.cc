@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "worker/data/record_reader.h"
+#include "worker/data/parquet_module.h"
 #include "worker/data/utf8.h"
 #include "worker/errors.h"
 
@@ -282,9 +282,10 @@ class ParquetReader final : public RecordReader {
 };
 
 }  // namespace
-
-std::unique_ptr<RecordReader> open_parquet(const RecordFile& file) {
-  return std::make_unique<ParquetReader>(file);
-}
-
 }  // namespace tessera
+
+// The module's one symbol, kOpenParquetSymbol.
+extern "C" [[gnu::visibility("default")]] tessera::RecordReader* tessera_open_parquet(
+    const tessera::RecordFile& file) {
+  return new tessera::ParquetReader(file);
+}

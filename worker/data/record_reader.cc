@@ -3,13 +3,8 @@
 #include <string_view>
 
 #include "worker/data/file_descriptor.h"
-#include "worker/errors.h"
 
 namespace tessera {
-
-void RecordFile::fail(const std::string& problem) const {
-  throw UserError(field, path.string() + ": " + problem);
-}
 
 std::unique_ptr<RecordReader> open_records(const RecordFile& file) {
   constexpr std::string_view kParquet = "PAR1";

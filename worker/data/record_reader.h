@@ -6,6 +6,7 @@
 #include <string>
 
 #include "worker/data/record.h"
+#include "worker/errors.h"
 
 namespace tessera {
 
@@ -33,7 +34,9 @@ struct RecordFile {
   std::string field;
 
   // Throws UserError "PATH: problem".
-  [[noreturn]] void fail(const std::string& problem) const;
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw UserError(field, path.string() + ": " + problem);
+  }
 };
 
 inline constexpr size_t kRecordBlockBytes = size_t{256} << 10;

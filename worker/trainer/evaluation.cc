@@ -13,11 +13,11 @@
 namespace tessera {
 
 Evaluator::Evaluator(const v1::JobSpec& spec, const ModelConfig& config, const Objective& objective,
-                     Collectives& ranks, at::Device device)
+                     Collectives& ranks, at::Device device, Reporter& reporter)
     : objective_(objective),
       ranks_(ranks),
       device_(device),
-      data_(read_documents(spec, /*held_out=*/true, config.vocab_size)) {
+      data_(read_documents(spec, /*held_out=*/true, config.vocab_size, reporter.data())) {
   loader_ = std::make_unique<Loader>(
       *data_, loader_options(spec, /*held_out=*/true, config, ranks.rank(), ranks.size()));
 }

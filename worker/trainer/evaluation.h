@@ -16,7 +16,7 @@ class Evaluator {
  public:
   // Reads data.eval. All references outlive this. Throws UserError.
   Evaluator(const v1::JobSpec& spec, const ModelConfig& config, const Objective& objective,
-            Collectives& ranks, at::Device device);
+            Collectives& ranks, at::Device device, Reporter& reporter);
 
   // Collective. Reports the metrics too, as those of `step`.
   v1::EvalMetrics evaluate(TrainableModel& trainable, int step, Reporter& reporter) const;

@@ -1,6 +1,5 @@
 #include "worker/trainer/input.h"
 
-#include <ATen/Parallel.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
@@ -31,17 +30,42 @@ v1::TrainerInput read_trainer_input(const std::filesystem::path& path) {
   return input;
 }
 
+namespace {
+
+std::vector<DataSource> sources_of(const v1::Data& data, bool held_out) {
+  const auto paths_of = [](const auto& list) {
+    return std::vector<std::filesystem::path>(list.begin(), list.end());
+  };
+  if (held_out) return {{.paths = paths_of(data.eval()), .field = "data.eval"}};
+  if (data.mixture().empty()) return {{.paths = paths_of(data.train()), .field = "data.train"}};
+  std::vector<DataSource> sources;
+  for (const v1::DataSource& source : data.mixture()) {
+    sources.push_back({.paths = paths_of(source.path()),
+                       .field = "data.mixture[" + std::to_string(sources.size()) + "].path",
+                       .weight = source.weight()});
+  }
+  return sources;
+}
+
+}  // namespace
+
 DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t vocab_size) {
   const v1::Sft& sft = spec.method().sft();
   DatasetOptions options;
-  options.sources.push_back({.paths = {held_out ? spec.data().eval() : spec.data().train()},
-                             .field = held_out ? "data.eval" : "data.train"});
+  options.sources = sources_of(spec.data(), held_out);
+  options.stopping = spec.data().mixture_stopping_strategy() == "all_exhausted"
+                         ? StoppingStrategy::kAllExhausted
+                         : StoppingStrategy::kFirstExhausted;
+  options.mixture_seed = static_cast<uint64_t>(spec.training().seed());
+  options.cache = {spec.data().cache_dir(), spec.data().cache_max_bytes()};
+  options.num_threads = spec.resources().cpu_threads();
   options.examples.text_field = sft.dataset_text_field();
   options.examples.tokenizer = tokenizer_directory(spec);
   options.examples.eos_token = sft.eos_token();
   options.max_length = sft.max_length();
   options.vocab_size = vocab_size;
-  if (sft.packing()) {
+  const bool packs = held_out && sft.has_eval_packing() ? sft.eval_packing() : sft.packing();
+  if (packs) {
     options.packing = sft.packing_strategy() == "bfd"         ? PackingStrategy::kBfd
                       : sft.packing_strategy() == "bfd_split" ? PackingStrategy::kBfdSplit
                                                               : PackingStrategy::kWrapped;
@@ -49,10 +73,10 @@ DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t v
   return options;
 }
 
-std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out,
-                                        int64_t vocab_size) {
+std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size,
+                                        const Reports& reports) {
   DatasetOptions options = dataset_options(spec, held_out, vocab_size);
-  options.num_threads = at::get_num_threads();
+  options.reports = reports;
   return load_dataset(options);
 }
 

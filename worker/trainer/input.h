@@ -19,8 +19,10 @@ v1::TrainerInput read_trainer_input(const std::filesystem::path& path);
 // How the spec wants its training, or its held-out, documents read.
 DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t vocab_size);
 
-// Reads them, on this rank's share of the machine's cores. Throws UserError.
-std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size);
+// Reads them. One rank of a machine makes them, on resources.cpu_threads threads or else all cores;
+// the others wait. Throws UserError.
+std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size,
+                                        const Reports& reports);
 
 // How the spec wants those rows dealt to ranks.
 LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const ModelConfig& config,

@@ -11,6 +11,8 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <system_error>
 #include <thread>
@@ -95,12 +97,26 @@ void set_threads(const v1::TrainerInput& input) {
   at::set_num_threads(wanted > 0 ? wanted : std::max(1, cores / ranks));
 }
 
+// Of this machine and user; beside the job's output where the environment names none.
+std::filesystem::path cache_directory(const v1::JobSpec& spec) {
+  for (const auto& [variable, below] :
+       {std::pair("XDG_CACHE_HOME", "tessera"), std::pair("HOME", ".cache/tessera")}) {
+    const char* value = std::getenv(variable);
+    if (value != nullptr && *value == '/') return std::filesystem::path(value) / below;
+  }
+  return std::filesystem::path(spec.training().output_dir()) / ".cache";
+}
+
 int train(const Flags& flags) {
   MemoryLedger& ledger = MemoryLedger::install();
   EventWriter events(flags.events);
   int rank = 0;
   try {
-    const v1::TrainerInput input = read_trainer_input(flags.input);
+    v1::TrainerInput input = read_trainer_input(flags.input);
+    v1::JobSpec& spec = *input.mutable_spec();
+    if (!spec.data().has_cache_dir()) {
+      spec.mutable_data()->set_cache_dir(cache_directory(spec).string());
+    }
     rank = input.rank();
     set_threads(input);
     CommandReader commands(flags.commands);

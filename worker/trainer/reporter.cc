@@ -16,6 +16,11 @@ void Reporter::started(int resumed_step) {
   events_.write(std::move(event));
 }
 
+Reports Reporter::data() {
+  return {.alive = [this] { progress("tokenize", 0); },
+          .note = [this](const std::string& line) { events_.log(v1::LogLine::INFO, rank_, line); }};
+}
+
 void Reporter::step(const v1::StepMetrics& metrics) {
   if (rank_ != 0) return;
   v1::TrainerEvent event;

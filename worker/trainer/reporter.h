@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "tessera/v1/trainer.pb.h"
+#include "worker/data/dataset.h"
 #include "worker/memory/ledger.h"
 #include "worker/trainer/events.h"
 
@@ -20,6 +21,8 @@ class Reporter {
   void started(int resumed_step);
   // See EventWriter::progress.
   void progress(const char* phase, int step) { events_.progress(phase, step); }
+  // Of documents that are read: progress and log lines. To be called while this lives.
+  Reports data();
   void step(const v1::StepMetrics& metrics);
   void evaluated(const v1::EvalMetrics& metrics);
   void saved(const v1::CheckpointSaved& checkpoint);

@@ -36,12 +36,12 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
       config_(read_model_config(spec_.model().path())),
       objective_(make_objective(spec_)) {
   reporter_.started(checkpointing_.resumed_step());
-  train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size);
+  train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size, reporter_.data());
   loader_ = std::make_unique<Loader>(
       *train_data_,
       loader_options(spec_, /*held_out=*/false, config_, ranks_->rank(), ranks_->size()));
   if (!spec_.data().eval().empty()) {
-    evaluator_.emplace(spec_, config_, *objective_, *ranks_, device_);
+    evaluator_.emplace(spec_, config_, *objective_, *ranks_, device_, reporter_);
   }
   epochs_.emplace(*loader_, spec_.training().gradient_accumulation_steps());
   reporter_.progress("load", 0);

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/worker/data/fixtures.h"
+#include "tests/worker/data/data_fixture.h"
 #include "worker/data/record_reader.h"
 #include "worker/data/tokenizer.h"
 #include "worker/errors.h"
@@ -13,53 +13,33 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-DatasetOptions options_for(const std::filesystem::path& path) {
-  DatasetOptions options;
-  options.sources.push_back({.paths = {path}});
-  options.examples.tokenizer = fixture("qwen");
-  options.num_threads = 1;
-  return options;
-}
-
-std::string texts(const std::vector<std::string>& all) {
-  std::string lines;
-  for (const auto& text : all) lines += nlohmann::json{{"text", text}}.dump() + "\n";
-  return lines;
-}
-
-std::vector<std::string> decoded(const Dataset& dataset) {
-  const Tokenizer tokenizer(fixture("qwen"));
-  std::vector<std::string> rows;
-  for (int64_t i = 0; i < dataset.size(); ++i)
-    rows.push_back(tokenizer.decode(dataset.row(i).tokens));
-  return rows;
-}
+DatasetOptions options_for(const std::filesystem::path& path) { return dataset_of({path}); }
 
 TEST(Dataset, AppendsEosWhereMissing) {
   TemporaryFolder folder;
-  const auto path = folder.write("a.jsonl", texts({"one", "two<|im_end|>", ""}));
-  EXPECT_THAT(decoded(*load_dataset(options_for(path))),
+  const auto path = folder.write("a.jsonl", text_lines({"one", "two<|im_end|>", ""}));
+  EXPECT_THAT(decoded_rows(*load_dataset(options_for(path))),
               ElementsAre("one<|im_end|>", "two<|im_end|>", "<|im_end|>"));
   auto options = options_for(path);
   options.examples.eos_token = "<|endoftext|>";
-  EXPECT_THAT(decoded(*load_dataset(options)),
+  EXPECT_THAT(decoded_rows(*load_dataset(options)),
               ElementsAre("one<|endoftext|>", "two<|im_end|><|endoftext|>", "<|endoftext|>"));
 }
 
 TEST(Dataset, TruncatesFromTheRight) {
   TemporaryFolder folder;
-  auto options = options_for(folder.write("a.jsonl", texts({"1234567", "12"})));
+  auto options = options_for(folder.write("a.jsonl", text_lines({"1234567", "12"})));
   options.max_length = 4;
-  EXPECT_THAT(decoded(*load_dataset(options)), ElementsAre("1234", "12<|im_end|>"));
+  EXPECT_THAT(decoded_rows(*load_dataset(options)), ElementsAre("1234", "12<|im_end|>"));
 }
 
 TEST(Dataset, PacksWholeDocuments) {
   TemporaryFolder folder;
-  auto options = options_for(folder.write("a.jsonl", texts({"12", "1234", "1"})));
+  auto options = options_for(folder.write("a.jsonl", text_lines({"12", "1234", "1"})));
   options.max_length = 5;
   options.packing = PackingStrategy::kBfd;
   const auto dataset = load_dataset(options);
-  EXPECT_THAT(decoded(*dataset), ElementsAre("1234<|im_end|>", "12<|im_end|>1<|im_end|>"));
+  EXPECT_THAT(decoded_rows(*dataset), ElementsAre("1234<|im_end|>", "12<|im_end|>1<|im_end|>"));
   EXPECT_THAT(dataset->row(1).lengths, ElementsAre(3, 2));
   EXPECT_EQ(dataset->num_tokens(1), 5);
   EXPECT_EQ(dataset->num_labels(1), 3);
@@ -67,11 +47,11 @@ TEST(Dataset, PacksWholeDocuments) {
 
 TEST(Dataset, AWrappedRowIsOneDocument) {
   TemporaryFolder folder;
-  auto options = options_for(folder.write("a.jsonl", texts({"12", "1234"})));
+  auto options = options_for(folder.write("a.jsonl", text_lines({"12", "1234"})));
   options.max_length = 5;
   options.packing = PackingStrategy::kWrapped;
   const auto dataset = load_dataset(options);
-  EXPECT_THAT(decoded(*dataset), ElementsAre("12<|im_end|>12", "34<|im_end|>"));
+  EXPECT_THAT(decoded_rows(*dataset), ElementsAre("12<|im_end|>12", "34<|im_end|>"));
   EXPECT_THAT(dataset->row(0).lengths, ElementsAre(5));
   EXPECT_EQ(dataset->num_labels(0), 4);
 }
@@ -80,7 +60,7 @@ TEST(Dataset, DoesNotDependOnThreads) {
   TemporaryFolder folder;
   std::vector<std::string> all;
   for (int i = 0; i < 1500; ++i) all.push_back("document " + std::to_string(i * 7919));
-  auto options = options_for(folder.write("a.jsonl", texts(all)));
+  auto options = options_for(folder.write("a.jsonl", text_lines(all)));
   options.max_length = 32;
   options.packing = PackingStrategy::kBfdSplit;
   const auto one = load_dataset(options);
@@ -97,12 +77,13 @@ TEST(Dataset, SkipsBlankLinesAndAByteOrderMark) {
   TemporaryFolder folder;
   const auto path =
       folder.write("a.jsonl", "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\n  \t\n{\"text\": \"b\"}");
-  EXPECT_THAT(decoded(*load_dataset(options_for(path))), ElementsAre("a<|im_end|>", "b<|im_end|>"));
+  EXPECT_THAT(decoded_rows(*load_dataset(options_for(path))),
+              ElementsAre("a<|im_end|>", "b<|im_end|>"));
 }
 
 TEST(Dataset, ReadsASample) {
   TemporaryFolder folder;
-  auto options = options_for(folder.write("a.jsonl", texts({"a", "b"}) + "not JSON\n"));
+  auto options = options_for(folder.write("a.jsonl", text_lines({"a", "b"}) + "not JSON\n"));
   options.max_documents = 2;
   EXPECT_EQ(load_dataset(options)->size(), 2);
 }
@@ -111,7 +92,7 @@ TEST(Dataset, ReadsTheFieldAskedFor) {
   TemporaryFolder folder;
   auto options = options_for(folder.write("a.jsonl", R"({"text": 1, "body": "x"})"));
   options.examples.text_field = "body";
-  EXPECT_THAT(decoded(*load_dataset(options)), ElementsAre("x<|im_end|>"));
+  EXPECT_THAT(decoded_rows(*load_dataset(options)), ElementsAre("x<|im_end|>"));
 }
 
 void expect_error(const DatasetOptions& options, const std::string& field,
@@ -180,7 +161,7 @@ TEST(Dataset, RefusesALineWithoutEnd) {
 
 TEST(Dataset, RefusesIdsTheModelDoesNotHave) {
   TemporaryFolder folder;
-  auto options = options_for(folder.write("a.jsonl", texts({"fine"})));
+  auto options = options_for(folder.write("a.jsonl", text_lines({"fine"})));
   options.vocab_size = Tokenizer(fixture("qwen")).vocab_size();
   EXPECT_EQ(load_dataset(options)->size(), 1);
   options.vocab_size -= 1;
@@ -189,7 +170,7 @@ TEST(Dataset, RefusesIdsTheModelDoesNotHave) {
 
 TEST(Dataset, RefusesWithoutAnEosToken) {
   TemporaryFolder folder;
-  const auto path = folder.write("a.jsonl", texts({"a"}));
+  const auto path = folder.write("a.jsonl", text_lines({"a"}));
   auto options = options_for(path);
   options.examples.eos_token = "<|none|>";
   expect_error(options, "method.sft.eos_token", "\"<|none|>\" is not in the vocabulary");
