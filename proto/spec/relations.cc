@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/spec/training_relations.h"
 
 namespace tessera::spec {
 namespace {
@@ -43,6 +44,14 @@ void check_data(const v1::Data& data, Violations& out) {
   }
 }
 
+// Steps that are whole, or a share.
+void check_steps(const char* field, double steps, Violations& out) {
+  if (steps < 1 || !std::isfinite(steps) || steps == std::floor(steps)) return;
+  out.push_back({field, absl::StrCat(field, " is ", steps,
+                                     ", must be a whole number of steps, or below 1 a share of "
+                                     "them")});
+}
+
 void check_training(const v1::JobSpec& spec, Violations& out) {
   const v1::Training& training = spec.training();
   if (training.has_max_steps() && training.max_steps() == 0) {
@@ -50,16 +59,10 @@ void check_training(const v1::JobSpec& spec, Violations& out) {
         {"training.max_steps",
          "training.max_steps is 0, must be above 0, or -1 to let num_train_epochs decide"});
   }
-  const double warmup = training.warmup_steps();
-  if (warmup >= 1 && std::isfinite(warmup) && warmup != std::floor(warmup)) {
-    out.push_back({"training.warmup_steps",
-                   absl::StrCat("training.warmup_steps is ", warmup,
-                                ", must be a whole number of steps, or below 1 a share of them")});
-  }
-  if (training.eval_strategy() == "steps" && spec.data().eval().empty()) {
-    out.push_back({"training.eval_strategy",
-                   "training.eval_strategy is \"steps\", must be \"no\" when data.eval is absent"});
-  }
+  check_steps("training.warmup_steps", training.warmup_steps(), out);
+  check_steps("training.save_steps", training.save_steps(), out);
+  check_steps("training.eval_steps", training.eval_steps(), out);
+  check_steps("training.logging_steps", training.logging_steps(), out);
   if (training.accelerator_config().split_batches() &&
       training.per_device_train_batch_size() < spec.parallelism().num_processes()) {
     out.push_back(
@@ -69,6 +72,16 @@ void check_training(const v1::JobSpec& spec, Violations& out) {
                       spec.parallelism().num_processes(),
                       ") with accelerator_config.split_batches: every rank needs a row")});
   }
+  if (training.has_average_tokens_across_devices() && !training.average_tokens_across_devices() &&
+      spec.parallelism().num_processes() > 1) {
+    out.push_back({"training.average_tokens_across_devices",
+                   absl::StrCat("training.average_tokens_across_devices is false, must be true "
+                                "with parallelism.num_processes ",
+                                spec.parallelism().num_processes(),
+                                ": every label token of a step counts the same")});
+  }
+  check_evaluation(spec, out);
+  check_schedule(training, out);
 }
 
 void check_mesh(const v1::Parallelism& mesh, Violations& out) {

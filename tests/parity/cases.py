@@ -33,7 +33,8 @@ MEMORY = {"gradient_checkpointing": True}
 class Case:
     model: str = "llama"
     data: str = "mixed"
-    batch: int = GLOBAL_BATCH  # rows of a microbatch, over all ranks
+    eval: str = ""  # held-out documents; none
+    batch: int = GLOBAL_BATCH  # rows of a microbatch, over all ranks; of an evaluation too
     sft: dict = dataclasses.field(default_factory=dict)
     training: dict = dataclasses.field(default_factory=dict)
     memory: dict = dataclasses.field(default_factory=dict)
@@ -113,6 +114,126 @@ CASES = {
     ),
     # Ranks' shares of a batch that differ by a row.
     "split_batches": Case(batch=5, training={"accelerator_config": {"split_batches": True}}),
+    # Losses.
+    "dft": Case(sft={"loss_type": "dft"}),
+    "dft_grad_accum_packing": Case(
+        data="short",
+        sft=packed("bfd", max_length=64, loss_type="dft"),
+        training={"gradient_accumulation_steps": 2, "max_steps": 4},
+    ),
+    "chunked_nll": Case(sft={"loss_type": "chunked_nll"}, same_as="text_padded"),
+    "label_smoothing": Case(training={"label_smoothing_factor": 0.1}),
+    "label_smoothing_grad_accum": Case(
+        model="llama_tied",
+        training={
+            "label_smoothing_factor": 0.4,
+            "gradient_accumulation_steps": 2,
+            "max_steps": 4,
+        },
+    ),
+    # Schedules and optimizers.
+    "cosine_with_min_lr": Case(
+        training={
+            "lr_scheduler_type": "cosine_with_min_lr",
+            "warmup_steps": 2,
+            "lr_scheduler_kwargs": {"min_lr_rate": 0.2},
+        }
+    ),
+    "warmup_stable_decay": Case(
+        training={
+            "lr_scheduler_type": "warmup_stable_decay",
+            "warmup_steps": 2,
+            "lr_scheduler_kwargs": {
+                "num_decay_steps": 3,
+                "decay_type": "1-sqrt",
+                "min_lr_ratio": 0.1,
+            },
+        }
+    ),
+    "plateau": Case(
+        eval="few",
+        training={
+            "lr_scheduler_type": "reduce_lr_on_plateau",
+            "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "threshold": 0.05},
+            "learning_rate": 4e-3,
+            "eval_strategy": "steps",
+            "eval_steps": 1,
+        },
+    ),
+    "weight_decay_bias": Case(
+        model="llama_bias",
+        training={"weight_decay": 0.5, "optim": "adamw_torch", "learning_rate": 4e-3},
+    ),
+    # What is logged, and when.
+    "logging_steps": Case(
+        data="few",
+        training={"max_steps": 7, "gradient_accumulation_steps": 2, "logging_steps": 3},
+    ),
+    "logging_share_first": Case(training={"logging_steps": 0.3, "logging_first_step": True}),
+    "logging_epoch": Case(
+        data="few",
+        training={"max_steps": 7, "gradient_accumulation_steps": 2, "logging_strategy": "epoch"},
+    ),
+    # Evaluation: 31 held-out rows are three batches, the last of 7 rows.
+    "eval_steps": Case(
+        eval="few",
+        training={"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True},
+    ),
+    "eval_epoch_delay": Case(
+        data="few",
+        eval="short",
+        batch=24,
+        sft=packed("bfd", max_length=64),
+        training={
+            "max_steps": -1,
+            "num_train_epochs": 3,
+            "eval_strategy": "epoch",
+            "eval_delay": 2,
+            "logging_steps": 2,
+        },
+    ),
+    "eval_dft": Case(
+        eval="few",
+        sft={"loss_type": "dft"},
+        training={"max_steps": 2, "eval_strategy": "steps", "eval_steps": 0.5},
+    ),
+    "eval_label_smoothing": Case(
+        eval="few",
+        training={
+            "max_steps": 2,
+            "label_smoothing_factor": 0.2,
+            "eval_strategy": "steps",
+            "eval_steps": 1,
+        },
+    ),
+    # The entropy falls: the first evaluation has the greatest.
+    "best_model": Case(
+        data="few",
+        eval="short",
+        training={
+            "max_steps": 6,
+            "eval_strategy": "steps",
+            "eval_steps": 2,
+            "save_strategy": "steps",
+            "save_steps": 2,
+            "save_total_limit": 1,
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "entropy",
+        },
+    ),
+    "early_stopping": Case(
+        data="few",
+        eval="short",
+        training={
+            "max_steps": 30,
+            "eval_strategy": "epoch",
+            "save_strategy": "best",
+            "metric_for_best_model": "eval_entropy",
+            "load_best_model_at_end": True,
+            "early_stopping_patience": 2,
+            "early_stopping_threshold": 0.001,
+        },
+    ),
     "reshard_off": Case(memory={"reshard_after_forward": False}, same_as="text_padded"),
     "head_chunks": Case(memory={"head_chunk_tokens": 7}, same_as="text_padded"),
 }

@@ -27,19 +27,34 @@ TOLERANCE = {
     "learning_rate": 1e-12,
     "epoch": 1e-12,
     "entropy": 1e-5,
+    "eval_loss": 1e-5,
+    "eval_entropy": 1e-5,
 }
+EXACT = ["step", "num_tokens", "eval_num_tokens"]
+ACCURACIES = ["mean_token_accuracy", "eval_mean_token_accuracy"]
 WEIGHT_TOLERANCE = 1e-5
 ACCURACY_TOLERANCE = 2e-3
 MOST_PROBLEMS = 12  # printed of a case
+# Of the fields in an expectation, by kind of event.
 JSON_NAMES = {
-    "step": "step",
-    "loss": "loss",
-    "grad_norm": "gradNorm",
-    "learning_rate": "learningRate",
-    "num_tokens": "numTokens",
-    "entropy": "entropy",
-    "mean_token_accuracy": "meanTokenAccuracy",
-    "epoch": "epoch",
+    "step": {
+        "step": "step",
+        "loss": "loss",
+        "grad_norm": "gradNorm",
+        "learning_rate": "learningRate",
+        "num_tokens": "numTokens",
+        "entropy": "entropy",
+        "mean_token_accuracy": "meanTokenAccuracy",
+        "epoch": "epoch",
+    },
+    "eval": {
+        "step": "step",
+        "eval_loss": "loss",
+        "eval_entropy": "entropy",
+        "eval_mean_token_accuracy": "meanTokenAccuracy",
+        "eval_num_tokens": "numTokens",
+        "epoch": "epoch",
+    },
 }
 
 
@@ -53,17 +68,23 @@ def own_job(name, assets, world):
         training["per_device_train_batch_size"] = case.batch
     else:
         training["per_device_train_batch_size"] = per_rank(case.batch, world)
+    if case.eval:
+        training["per_device_eval_batch_size"] = per_rank(case.batch, world)
     spec = {
         "method": {"sft": case.sft_options()},
         "model": {
             "path": str(assets / "models" / case.model),
             "tokenizer": str(assets / "tokenizer"),
         },
-        "data": {"train": str(assets / "data" / f"{case.data}.jsonl")},
+        "data": {
+            kind: str(assets / "data" / f"{name}.jsonl")
+            for kind, name in {"train": case.data, "eval": case.eval}.items()
+            if name
+        },
         "training": training,
         "memory": case.memory_options(),
     }
-    return spec, expected | {"accumulation": training["gradient_accumulation_steps"]}
+    return spec, expected
 
 
 def per_rank(batch, world):
@@ -78,7 +99,8 @@ def complete(spec, world, output):
     """Adds what all jobs share."""
     spec["name"] = "parity"
     spec["data"]["cache_dir"] = str(output.parent / "cache")
-    spec["training"] |= {"output_dir": str(output), "save_strategy": "no", "logging_steps": 1}
+    spec["training"] = {"save_strategy": "no", "logging_steps": 1} | spec["training"]
+    spec["training"]["output_dir"] = str(output)
     spec["parallelism"] = {"num_processes": world}
     spec["resources"] = {"device": "cpu", "cpu_threads": 1}
     return spec
@@ -90,33 +112,29 @@ def relative_error(actual, expected):
     return abs(actual - expected) / abs(expected) if expected else abs(actual)
 
 
-def compare_steps(actual, expected, accumulation):
-    """(complaints, the largest relative error of each field)."""
-    problems, worst = [], dict.fromkeys(TOLERANCE, 0.0)
+def compare_events(kind, events, expected, worst):
+    """Complaints. Enters the largest relative error of each field into `worst`."""
+    actual = [event[kind] for event in events if kind in event]
+    problems = []
     if len(actual) != len(expected):
-        problems.append(f"{len(actual)} steps, expected {len(expected)}")
+        problems.append(f"{len(actual)} {kind} events, expected {len(expected)}")
     for event, want in zip(actual, expected, strict=False):
         # ProtoJSON leaves out zeros and writes 64-bit integers as strings.
-        got = {field: float(event.get(name, 0)) for field, name in JSON_NAMES.items()}
-
-        def complain(field, got=got, want=want):
-            step = want["step"]
-            problems.append(f"step {step}: {field} is {got[field]!r}, expected {want[field]!r}")
-
-        # TRL averages entropy and accuracy over microbatches, Tessera over label tokens.
-        skipped = {"entropy", "mean_token_accuracy"} if accumulation > 1 else set()
-        for field in sorted(want.keys() & TOLERANCE.keys() - skipped):
-            error = relative_error(got[field], want[field])
-            worst[field] = max(worst[field], error)
-            if error > TOLERANCE[field]:
-                complain(field)
-        for field in ("step", "num_tokens"):
-            if got[field] != want[field]:
-                complain(field)
-        field = "mean_token_accuracy"
-        if field not in skipped and abs(got[field] - want[field]) > ACCURACY_TOLERANCE:
-            complain(field)
-    return problems, worst
+        got = {field: float(event.get(name, 0)) for field, name in JSON_NAMES[kind].items()}
+        for field in want.keys() & got.keys():
+            if field in EXACT:
+                same = got[field] == want[field]
+            elif field in ACCURACIES:
+                same = abs(got[field] - want[field]) <= ACCURACY_TOLERANCE
+            else:
+                error = relative_error(got[field], want[field])
+                worst[field] = max(worst.get(field, 0), error)
+                same = error <= TOLERANCE[field]
+            if not same:
+                problems.append(
+                    f"step {want['step']}: {field} is {got[field]!r}, expected {want[field]!r}"
+                )
+    return problems
 
 
 def compare_weights(directory, expected):
@@ -146,11 +164,13 @@ def check(name, spec, expected, options):
             events = ranks.run(options.trainer, spec, options.world, scratch)
         except ranks.RunError as error:
             return report(name, options.world, [str(error)], {})
-        steps = [event["step"] for event in events if "step" in event]
-        problems, worst = compare_steps(steps, expected["steps"], expected["accumulation"])
-        problems += compare_weights(
-            pathlib.Path(events[-1]["finished"]["output"]), expected["weight_norms"]
-        )
+        worst = {}
+        problems = compare_events("step", events, expected["steps"], worst)
+        problems += compare_events("eval", events, expected.get("evals", []), worst)
+        if "weight_norms" in expected:
+            problems += compare_weights(
+                pathlib.Path(events[-1]["finished"]["output"]), expected["weight_norms"]
+            )
     return report(name, options.world, problems, worst)
 
 

@@ -35,6 +35,16 @@ STEP_FIELDS = [
     "mean_token_accuracy",
     "epoch",
 ]
+EVAL_FIELDS = [
+    "step",
+    "eval_loss",
+    "eval_entropy",
+    "eval_mean_token_accuracy",
+    "eval_num_tokens",
+    "epoch",
+]
+# Arguments of transformers' EarlyStoppingCallback, which job files hold under `training`.
+EARLY_STOPPING = ["early_stopping_patience", "early_stopping_threshold"]
 
 
 def train(case, assets, attention):
@@ -52,36 +62,38 @@ def train(case, assets, attention):
 
     class Recorder(transformers.TrainerCallback):
         def on_log(self, args, state, control, logs=None, **kwargs):
+            logs = logs | {"step": state.global_step}
             if "grad_norm" in logs:
-                steps.append(
-                    {
-                        field: state.global_step if field == "step" else logs[field]
-                        for field in STEP_FIELDS
-                    }
-                )
+                log["steps"].append({field: logs[field] for field in STEP_FIELDS})
+            elif "eval_loss" in logs:
+                log["evals"].append({field: logs[field] for field in EVAL_FIELDS})
 
-    steps = []
+    log = {"steps": [], "evals": []}
+    stopping = {option: training.pop(option) for option in EARLY_STOPPING if option in training}
+    callbacks = [Recorder()]
+    if stopping:
+        callbacks.append(transformers.EarlyStoppingCallback(**stopping))
     with tempfile.TemporaryDirectory() as output:
         config = trl.SFTConfig(
             output_dir=output,
             use_cpu=True,
             bf16=False,
             per_device_train_batch_size=case.batch,
-            logging_steps=1,
-            save_strategy="no",
+            per_device_eval_batch_size=case.batch,
             report_to="none",
             disable_tqdm=True,
             dataloader_pin_memory=False,
             **sft,
-            **training,
+            **({"logging_steps": 1, "save_strategy": "no"} | training),
             **case.memory_options(),
         )
         trainer = trl.SFTTrainer(
             model,
             args=config,
             train_dataset=read(case.data),
+            eval_dataset=read(case.eval) if case.eval else None,
             processing_class=tokenizer,
-            callbacks=[Recorder()],
+            callbacks=callbacks,
         )
         trainer.remove_callback(transformers.PrinterCallback)
         prepared = trainer.train_dataset
@@ -92,16 +104,17 @@ def train(case, assets, attention):
             else [[len(t)] for t in tokens]
         )
         trainer.train()
-    return steps, rows.describe(zip(tokens, lengths, strict=True)), trainer.model
+    return log, rows.describe(zip(tokens, lengths, strict=True)), trainer.model
 
 
 def record(name, assets):
     case = CASES[name]
     manifest = json.loads((assets / "manifest.json").read_text())
-    steps, plan, model = train(case, assets, "sdpa")
+    log, plan, model = train(case, assets, "sdpa")
+    steps = log["steps"]
     # The same sums in another order: how far float32 lets two right programs drift apart.
     other = train(case, assets, "eager")[0]
-    pairs = list(zip(steps, other, strict=True))
+    pairs = list(zip(steps, other["steps"], strict=True))
     drift = {
         field: max(abs(a[field] - b[field]) / abs(a[field]) for a, b in pairs)
         for field in ("loss", "grad_norm")
@@ -114,7 +127,7 @@ def record(name, assets):
         file
         for file in manifest
         if file.startswith((f"models/{case.model}/", "tokenizer/"))
-        or file == f"data/{case.data}.jsonl"
+        or file in (f"data/{case.data}.jsonl", f"data/{case.eval}.jsonl")
     ]
     result = {
         "case": name,
@@ -122,6 +135,7 @@ def record(name, assets):
         "assets": {file: manifest[file] for file in used},
         "drift": drift,
         "steps": steps,
+        **({"evals": log["evals"]} if case.eval else {}),
         "rows": plan,
         "weight_norms": weights,
     }
@@ -140,7 +154,7 @@ def compact(result):
     """One line a value, one line a step."""
     lines = []
     for key, value in result.items():
-        if key == "steps":
+        if key in ("steps", "evals"):
             text = "[\n  " + ",\n  ".join(json.dumps(step) for step in value) + "]"
         else:
             text = json.dumps(value)

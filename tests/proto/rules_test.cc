@@ -187,6 +187,73 @@ const BadField kBadFields[] = {
      "training.warmup_steps is 2.5, must be a whole number of steps, or below 1 a share of them"},
     {"EvalWithoutData", [](auto& s) { s.mutable_training()->set_eval_strategy("steps"); },
      "training.eval_strategy is \"steps\", must be \"no\" when data.eval is absent"},
+    {"FractionOfASave", [](auto& s) { s.mutable_training()->set_save_steps(2.5); },
+     "training.save_steps is 2.5, must be a whole number of steps, or below 1 a share of them"},
+    {"EvalOnStartWithoutData", [](auto& s) { s.mutable_training()->set_eval_on_start(true); },
+     "training.eval_on_start is true, must be false when data.eval is absent"},
+    {"BestModelWithoutEvaluations",
+     [](auto& s) { s.mutable_training()->set_load_best_model_at_end(true); },
+     "training.eval_strategy is \"no\", must be steps or epoch with load_best_model_at_end, "
+     "early_stopping_patience, save_strategy best or lr_scheduler_type reduce_lr_on_plateau: they "
+     "follow metric_for_best_model"},
+    {"BestModelOfOtherSteps",
+     [](auto& s) {
+       s.mutable_data()->set_eval("/data/e.jsonl");
+       s.mutable_training()->set_load_best_model_at_end(true);
+       s.mutable_training()->set_eval_strategy("epoch");
+     },
+     "training.load_best_model_at_end is true, must be false with save_strategy \"steps\" and "
+     "eval_strategy \"epoch\": they must be the same, or save_strategy best"},
+    {"BestModelBetweenEvaluations",
+     [](auto& s) {
+       s.mutable_data()->set_eval("/data/e.jsonl");
+       s.mutable_training()->set_load_best_model_at_end(true);
+       s.mutable_training()->set_eval_strategy("steps");
+       s.mutable_training()->set_eval_steps(20);
+       s.mutable_training()->set_save_steps(50);
+     },
+     "training.save_steps is 50, must be a multiple of eval_steps (20) with "
+     "load_best_model_at_end"},
+    {"KwargOfAnotherSchedule",
+     [](auto& s) {
+       s.mutable_training()->set_lr_scheduler_type("polynomial");
+       s.mutable_training()->mutable_lr_scheduler_kwargs()->set_num_cycles(2);
+     },
+     "training.lr_scheduler_kwargs.num_cycles is given, must be absent with lr_scheduler_type "
+     "\"polynomial\", which takes lr_end, power"},
+    {"KwargOfNoSchedule",
+     [](auto& s) { s.mutable_training()->mutable_lr_scheduler_kwargs()->set_power(2); },
+     "training.lr_scheduler_kwargs.power is given, must be absent with lr_scheduler_type "
+     "\"linear\", which takes none"},
+    {"NoLowestRate",
+     [](auto& s) { s.mutable_training()->set_lr_scheduler_type("cosine_with_min_lr"); },
+     "training.lr_scheduler_kwargs has none of min_lr and min_lr_rate, must have one of them with "
+     "lr_scheduler_type \"cosine_with_min_lr\""},
+    {"TwoLowestRates",
+     [](auto& s) {
+       s.mutable_training()->set_lr_scheduler_type("cosine_warmup_with_min_lr");
+       s.mutable_training()->mutable_lr_scheduler_kwargs()->set_min_lr(1e-6);
+       s.mutable_training()->mutable_lr_scheduler_kwargs()->set_min_lr_rate(0.1);
+     },
+     "training.lr_scheduler_kwargs has both min_lr and min_lr_rate, must have one of them with "
+     "lr_scheduler_type \"cosine_warmup_with_min_lr\""},
+    {"EndAboveTheRate",
+     [](auto& s) {
+       s.mutable_training()->set_lr_scheduler_type("polynomial");
+       s.mutable_training()->mutable_lr_scheduler_kwargs()->set_lr_end(0.5);
+     },
+     "training.learning_rate is 2e-05, must be above lr_scheduler_kwargs.lr_end (0.5)"},
+    {"NoDecaySteps",
+     [](auto& s) { s.mutable_training()->set_lr_scheduler_type("warmup_stable_decay"); },
+     "training.lr_scheduler_kwargs.num_decay_steps is missing: lr_scheduler_type "
+     "\"warmup_stable_decay\" needs it"},
+    {"TokensAveragedByRank",
+     [](auto& s) {
+       s.mutable_training()->set_average_tokens_across_devices(false);
+       s.mutable_parallelism()->set_num_processes(2);
+     },
+     "training.average_tokens_across_devices is false, must be true with parallelism.num_processes "
+     "2: every label token of a step counts the same"},
     {"SplitBatchesTooSmall",
      [](auto& s) {
        s.mutable_training()->mutable_accelerator_config()->set_split_batches(true);
@@ -248,7 +315,7 @@ TEST(RulesTest, ReportsEveryViolationInFieldOrder) {
                 spec.mutable_training()->set_save_steps(0);
               }),
               ElementsAre("name is missing", "training.learning_rate is -1, must be at least 0",
-                          "training.save_steps is 0, must be at least 1"));
+                          "training.save_steps is 0, must be above 0"));
 }
 
 TEST(RulesTest, ResolvesPathsAgainstTheBase) {

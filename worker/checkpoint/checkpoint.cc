@@ -71,15 +71,20 @@ void delete_leftovers(const fs::path& output_dir) {
 
 namespace {
 
-// A checkpoint that cannot be taken away now is tried again after the next one.
-void prune(const fs::path& output_dir, const std::string& job_id, int total_limit) {
-  std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, &job_id);
-  while (total_limit > 0 && checkpoints.size() > static_cast<size_t>(total_limit)) {
+// Takes the oldest away, but never the newest or that of `best_step`. One that cannot be taken away
+// now is tried again after the next checkpoint.
+void prune(const fs::path& output_dir, const std::string& job_id, int total_limit, int best_step) {
+  if (total_limit <= 0) return;
+  const std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, &job_id);
+  size_t left = checkpoints.size();
+  for (const auto& [step, path] : checkpoints) {
+    if (left <= static_cast<size_t>(total_limit)) return;
+    if (step == best_step || step == checkpoints.rbegin()->first) continue;
     try {
-      retire_directory(checkpoints.begin()->second);
+      retire_directory(path);
     } catch (const fs::filesystem_error&) {
     }
-    checkpoints.erase(checkpoints.begin());
+    --left;
   }
 }
 
@@ -117,10 +122,14 @@ std::optional<FoundCheckpoint> newest(const std::map<int, fs::path>& checkpoints
 
 }  // namespace
 
+fs::path checkpoint_path(const fs::path& output_dir, int step) {
+  return output_dir / (kPrefix + std::to_string(step));
+}
+
 SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::CheckpointState& state,
                                 const std::vector<FlatShard>& shards, int total_limit,
                                 Collectives& ranks) {
-  const fs::path directory = output_dir / (kPrefix + std::to_string(state.step()));
+  const fs::path directory = checkpoint_path(output_dir, state.step());
   const fs::path temporary = temporary_name(directory);
   const std::string what = "cannot write " + directory.string();
   const bool first = ranks.rank() == 0;
@@ -145,7 +154,7 @@ SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::Checkpoint
       write_durably(temporary / kCheckpointStateFile, json);
       bytes += static_cast<int64_t>(json.size());
       publish_directory(directory);
-      prune(output_dir, state.job_id(), total_limit);
+      prune(output_dir, state.job_id(), total_limit, state.best().checkpoint_step());
     });
   } catch (...) {
     std::error_code ignored;

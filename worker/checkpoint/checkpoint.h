@@ -32,8 +32,12 @@ struct SavedCheckpoint {
   int64_t bytes = 0;  // over all ranks
 };
 
+// The directory of the checkpoint of a step.
+std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int step);
+
 // Collective. Blocks until the checkpoint is durable. Keeps the newest `total_limit` of this job
-// (0: all). Throws std::system_error when the disk fails, on every rank.
+// (0: all), among them this one and the best, state.best().checkpoint_step(). Throws
+// std::system_error when the disk fails, on every rank.
 SavedCheckpoint save_checkpoint(const std::filesystem::path& output_dir,
                                 const v1::CheckpointState& state,
                                 const std::vector<FlatShard>& shards, int total_limit,

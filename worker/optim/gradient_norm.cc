@@ -2,65 +2,111 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace tessera {
 namespace {
 
-// Partial sums ATen's float32 norm keeps on a CPU. Gradients of embeddings are so uneven that what
-// these sums lose shows in the fifth digit of the norm.
-constexpr int kAtenPartialSums = 8;
+// ATen's float32 norm on a CPU keeps this many running sums. Gradients are so uneven that what the
+// sums round away shows in the fifth digit of the norm. How much that is depends on how large a sum
+// has grown, so a rank that holds a later part of a parameter begins with what the parts before it
+// add up to, and counts what it adds to that.
+constexpr int kAtenSums = 8;
 
-template <int kPartialSums>
-double sum_of_squares(const float* values, int64_t count) {
-  float sums[kPartialSums] = {};
+double accurate_sum_of_squares(const float* values, int64_t count) {
+  std::array<double, kAtenSums> sums{};
   int64_t i = 0;
-  for (; i + kPartialSums <= count; i += kPartialSums) {
-    for (int lane = 0; lane < kPartialSums; ++lane)
-      sums[lane] += values[i + lane] * values[i + lane];
+  for (; i + kAtenSums <= count; i += kAtenSums) {
+    for (int lane = 0; lane < kAtenSums; ++lane)
+      sums[lane] += double{values[i + lane]} * values[i + lane];
   }
   double total = 0;
   for (; i < count; ++i) total += double{values[i]} * values[i];
-  for (const float sum : sums) total += sum;
+  for (const double sum : sums) total += sum;
   return total;
 }
 
-// A rank that holds a part of a parameter keeps as many fewer partial sums, so that each of them
-// adds up about as many values as it would on one rank.
-double sum_of_squares(const at::Tensor& part, int num_ranks) {
-  if (!part.is_cpu()) {
-    const double norm = at::linalg_vector_norm(part, 2).item<double>();
-    return norm * norm;
+// What ATen's sums grow by over these values, `before` being the sum of all that come before them.
+double aten_sum_of_squares(const float* values, int64_t count, double before) {
+  const float begin = static_cast<float>(before / kAtenSums);
+  std::array<float, kAtenSums> sums;
+  sums.fill(begin);
+  int64_t i = 0;
+  for (; i + kAtenSums <= count; i += kAtenSums) {
+    for (int lane = 0; lane < kAtenSums; ++lane) sums[lane] += values[i + lane] * values[i + lane];
   }
-  const float* values = part.const_data_ptr<float>();
-  switch (std::lround(static_cast<double>(kAtenPartialSums) / num_ranks)) {
-    case 8:
-      return sum_of_squares<8>(values, part.numel());
-    case 4:
-      return sum_of_squares<4>(values, part.numel());
-    case 3:
-      return sum_of_squares<3>(values, part.numel());
-    case 2:
-      return sum_of_squares<2>(values, part.numel());
-    default:
-      return sum_of_squares<1>(values, part.numel());
+  double total = 0;
+  for (; i < count; ++i) total += double{values[i]} * values[i];
+  for (const float sum : sums) total += double{sum} - begin;
+  return total;
+}
+
+// For each parameter that goes on from an earlier rank: the sum of squares of its parts there.
+// [number of parameters of all units].
+std::vector<double> sums_before(const std::vector<ShardedUnit*>& units, Collectives& group) {
+  int64_t num_entries = 0;
+  for (const ShardedUnit* unit : units) num_entries += std::ssize(unit->layout().entries);
+  std::vector<double> before(num_entries);
+  if (group.size() == 1) return before;
+  at::Tensor sums = at::zeros({group.size(), num_entries}, at::kDouble);
+  double* const mine = sums.mutable_data_ptr<double>() + group.rank() * num_entries;
+  int64_t first = 0;
+  for (const ShardedUnit* unit : units) {
+    const FlatLayout& layout = unit->layout();
+    for (const FlatLayout::Slice& slice : layout.slices_of_rank(group.rank())) {
+      if (!unit->gradient().defined() || slice.entry_begin + slice.numel == slice.entry->numel)
+        continue;
+      mine[first + (slice.entry - layout.entries.data())] = accurate_sum_of_squares(
+          unit->gradient().const_data_ptr<float>() + slice.shard_begin, slice.numel);
+    }
+    first += std::ssize(layout.entries);
   }
+  group.all_reduce_sum(sums);
+  const double* all = sums.const_data_ptr<double>();
+  for (int rank = 0; rank < group.rank(); ++rank) {
+    for (int64_t i = 0; i < num_entries; ++i) before[i] += all[rank * num_entries + i];
+  }
+  return before;
+}
+
+double cpu_sum_of_squares(const std::vector<ShardedUnit*>& units, Collectives& group) {
+  const std::vector<double> before = sums_before(units, group);
+  double total = 0;
+  int64_t first = 0;
+  for (const ShardedUnit* unit : units) {
+    const FlatLayout& layout = unit->layout();
+    for (const FlatLayout::Slice& slice : layout.slices_of_rank(group.rank())) {
+      if (!unit->gradient().defined()) continue;
+      total += aten_sum_of_squares(
+          unit->gradient().const_data_ptr<float>() + slice.shard_begin, slice.numel,
+          slice.entry_begin > 0 ? before[first + (slice.entry - layout.entries.data())] : 0);
+    }
+    first += std::ssize(layout.entries);
+  }
+  return total;
+}
+
+double device_sum_of_squares(const std::vector<ShardedUnit*>& units) {
+  double total = 0;
+  for (const ShardedUnit* unit : units) {
+    if (!unit->gradient().defined()) continue;
+    const double norm = at::linalg_vector_norm(unit->gradient(), 2).item<double>();
+    total += norm * norm;
+  }
+  return total;
 }
 
 }  // namespace
 
 double gradient_norm(const std::vector<ShardedUnit*>& units, Collectives& group) {
-  double mine = 0;
-  for (const ShardedUnit* unit : units) {
-    if (!unit->gradient().defined()) continue;
-    for (const FlatLayout::Slice& slice : unit->layout().slices_of_rank(group.rank())) {
-      mine +=
-          sum_of_squares(unit->gradient().narrow(0, slice.shard_begin, slice.numel), group.size());
-    }
-  }
-  at::Tensor sum = at::full({1}, mine, units.front()->shard().options().dtype(at::kDouble));
+  const at::Tensor& shard = units.front()->shard();
+  const double mine =
+      shard.is_cpu() ? cpu_sum_of_squares(units, group) : device_sum_of_squares(units);
+  at::Tensor sum = at::full({1}, mine, shard.options().dtype(at::kDouble));
   group.all_reduce_sum(sum);
   return std::sqrt(sum.item<double>());
 }

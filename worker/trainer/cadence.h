@@ -1,4 +1,5 @@
-// Which steps are logged, evaluated and saved.
+// Which steps and epochs are logged, evaluated and saved. Source: DefaultFlowCallback in
+// transformers/trainer_callback.py.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace tessera {
 
-// What follows a step.
+// What follows a step or an epoch, in this order.
 struct Due {
   bool log = false;
   bool evaluate = false;
@@ -16,16 +17,17 @@ struct Due {
 
 class Cadence {
  public:
-  // `has_eval`: there are documents to evaluate on.
-  Cadence(const v1::Training& training, int64_t total_steps, bool has_eval);
+  Cadence(const v1::Training& training, int64_t total_steps);
 
   // After step `step`, from 1.
   Due after_step(int64_t step) const;
+  // After a pass over the data, and where training ends within one. `epoch`: passes so far.
+  Due after_epoch(double epoch) const;
 
  private:
   const v1::Training& training_;
   int64_t total_steps_;
-  bool has_eval_;
+  int64_t logging_steps_, eval_steps_, save_steps_;
 };
 
 }  // namespace tessera

@@ -13,12 +13,18 @@ namespace {
 
 constexpr int64_t kMaxExportFileBytes = int64_t{5} << 30;
 
-std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer) {
-  std::vector<FlatShard> vectors = optimizer.state();
+std::vector<FlatShard> weight_vectors(const TrainableModel& trainable) {
+  std::vector<FlatShard> vectors;
   for (const auto& unit : trainable.units) {
     vectors.push_back(
         {unit->layout().name + "/parameter", unit->shard(), unit->layout().used_numel});
   }
+  return vectors;
+}
+
+std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer) {
+  std::vector<FlatShard> vectors = optimizer.state();
+  for (FlatShard& weights : weight_vectors(trainable)) vectors.push_back(std::move(weights));
   return vectors;
 }
 
@@ -51,12 +57,17 @@ std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& t
   reader.load(state_vectors(trainable, optimizer), ranks_.rank());
   optimizer.set_step(reader.state().step());
   saved_step_ = reader.state().step();
-  return reader.state();
+  v1::CheckpointState state = reader.state();
+  // The best checkpoint of another job stays where it is: load_best() looks among this job's.
+  if (state.job_id() != input_.job_id()) state.mutable_best()->clear_checkpoint_step();
+  return state;
 }
 
-void Checkpointing::save(const v1::CheckpointState& state, const TrainableModel& trainable,
+void Checkpointing::save(v1::CheckpointState& state, const TrainableModel& trainable,
                          const AdamW& optimizer) {
   if (saved_step_ == state.step()) return;
+  if (state.best().has_value() && state.best().step() == state.step())
+    state.mutable_best()->set_checkpoint_step(state.step());
   const auto begin = std::chrono::steady_clock::now();
   reporter_.progress("save", state.step());
   lease_.check();
@@ -79,6 +90,19 @@ void Checkpointing::save(const v1::CheckpointState& state, const TrainableModel&
   report.set_seconds(
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   reporter_.saved(report);
+}
+
+int Checkpointing::load_best(const v1::CheckpointState& state, const TrainableModel& trainable) {
+  const int step = state.best().checkpoint_step();
+  const std::filesystem::path path = checkpoint_path(input_.spec().training().output_dir(), step);
+  if (step == 0 || !std::filesystem::exists(path)) {
+    reporter_.warn("no checkpoint of the best evaluation is in " +
+                   input_.spec().training().output_dir() +
+                   ": the final weights are those of the last step");
+    return 0;
+  }
+  CheckpointReader(path, "training.output_dir").load(weight_vectors(trainable), ranks_.rank());
+  return step;
 }
 
 std::string Checkpointing::export_model(int step, const TrainableModel& trainable) {

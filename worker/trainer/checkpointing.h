@@ -26,10 +26,13 @@ class Checkpointing {
   // ranks do not see the same one.
   std::optional<v1::CheckpointState> resume(const TrainableModel& trainable, AdamW& optimizer);
 
-  // Collective. A step is saved once, however often this is called. Throws NetworkError when the
-  // lease ran out, std::system_error.
-  void save(const v1::CheckpointState& state, const TrainableModel& trainable,
-            const AdamW& optimizer);
+  // Collective. A step is saved once, however often this is called. Names the step in state.best
+  // where it is the best evaluation's; that checkpoint outlives save_total_limit. Throws
+  // NetworkError when the lease ran out, std::system_error.
+  void save(v1::CheckpointState& state, const TrainableModel& trainable, const AdamW& optimizer);
+  // Collective. Loads the weights of the checkpoint that state.best names, and returns its step; 0
+  // where there is none any more. Throws UserError.
+  int load_best(const v1::CheckpointState& state, const TrainableModel& trainable);
   // Collective. Writes output_dir/final and returns its path. Throws as save() does.
   std::string export_model(int step, const TrainableModel& trainable);
 

@@ -18,7 +18,8 @@ class Evaluator {
   Evaluator(const v1::JobSpec& spec, const ModelConfig& config, const Objective& objective,
             Collectives& ranks, at::Device device, Reporter& reporter);
 
-  // Collective. Reports the metrics too, as those of `step`.
+  // Collective. The metrics as TRL averages them, one process and batches of all ranks' rows
+  // assumed. `step` is that of the progress reports.
   v1::EvalMetrics evaluate(TrainableModel& trainable, int step, Reporter& reporter) const;
 
  private:

@@ -37,6 +37,14 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
+void noise_pass(const v1::JobSpec& spec, TrainableModel& out) {
+  out.noise = std::make_unique<NoiseDraw>();
+  if (!spec.training().has_neftune_noise_alpha()) return;
+  std::unique_ptr<Layer>& embedding = out.model->layers().front();
+  embedding =
+      make_noisy_embedding(std::move(embedding), spec.training().neftune_noise_alpha(), *out.noise);
+}
+
 // Blocks only: the embedding has nothing to recompute.
 void recompute_pass(const v1::JobSpec& spec, DecoderModel& model) {
   if (!spec.memory().gradient_checkpointing()) return;
@@ -124,6 +132,7 @@ TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, C
   TrainableModel out;
   out.reductions = std::make_unique<ReductionQueue>();
   out.model = std::make_unique<DecoderModel>(config, spec.memory().head_chunk_tokens());
+  noise_pass(spec, out);
   recompute_pass(spec, *out.model);
   shard_pass(spec, group, device, out);
   return out;

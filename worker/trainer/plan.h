@@ -7,6 +7,7 @@
 
 #include "tessera/v1/job.pb.h"
 #include "worker/model/decoder.h"
+#include "worker/model/neftune.h"
 #include "worker/model/safetensors.h"
 #include "worker/parallel/collectives.h"
 #include "worker/parallel/shard.h"
@@ -19,6 +20,8 @@ struct TrainableModel {
   std::unique_ptr<ReductionQueue> reductions;
   std::vector<std::unique_ptr<ShardedUnit>> units;
   std::vector<std::unique_ptr<ShardGate>> gates;  // in the order of forward
+  // Of training.neftune_noise_alpha; the loop says before each microbatch which noise it takes.
+  std::unique_ptr<NoiseDraw> noise;
   std::unique_ptr<DecoderModel> model;
 
   std::vector<ShardedUnit*> unit_pointers() const;
@@ -29,8 +32,8 @@ struct TrainableModel {
 // Throws UserError when the spec combines what does not go together.
 void refuse_combinations(const v1::JobSpec& spec);
 
-// build -> recompute -> shard. The parameters are allocated (this rank's shards only) and not
-// loaded. Requires a validated spec. `group` must outlive the result.
+// build -> noise -> recompute -> shard. The parameters are allocated (this rank's shards only) and
+// not loaded. Requires a validated spec. `group` must outlive the result.
 TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
                            at::Device device);
 

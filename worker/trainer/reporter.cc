@@ -21,6 +21,10 @@ Reports Reporter::data() {
           .note = [this](const std::string& line) { events_.log(v1::LogLine::INFO, rank_, line); }};
 }
 
+void Reporter::warn(const std::string& text) {
+  if (rank_ == 0) events_.log(v1::LogLine::WARNING, rank_, text);
+}
+
 void Reporter::step(const v1::StepMetrics& metrics) {
   if (rank_ != 0) return;
   v1::TrainerEvent event;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/dataset.h"
@@ -23,6 +24,8 @@ class Reporter {
   void progress(const char* phase, int step) { events_.progress(phase, step); }
   // Of documents that are read: progress and log lines. To be called while this lives.
   Reports data();
+  // Rank 0 only, like the next three.
+  void warn(const std::string& text);
   void step(const v1::StepMetrics& metrics);
   void evaluated(const v1::EvalMetrics& metrics);
   void saved(const v1::CheckpointSaved& checkpoint);

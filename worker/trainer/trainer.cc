@@ -1,12 +1,14 @@
 #include "worker/trainer/trainer.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "worker/errors.h"
 #include "worker/model/safetensors.h"
@@ -34,7 +36,8 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
       reporter_(events, ledger, ranks.rank()),
       checkpointing_(input, *ranks_, reporter_),
       config_(read_model_config(spec_.model().path())),
-      objective_(make_objective(spec_)) {
+      objective_(make_objective(spec_)),
+      best_metric_(spec_.training()) {
   reporter_.started(checkpointing_.resumed_step());
   train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size, reporter_.data());
   loader_ = std::make_unique<Loader>(
@@ -56,6 +59,7 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
 // Takes up the checkpoint to go on from, if there is one.
 void Trainer::resume() {
   Cursor cursor;
+  *state_.mutable_plateau() = initial_plateau(spec_.training());
   if (auto resumed = checkpointing_.resume(trainable_, *optimizer_)) {
     state_ = std::move(*resumed);
     cursor = epochs_->normal(
@@ -66,24 +70,31 @@ void Trainer::resume() {
   state_.set_num_rows(loader_->num_rows());
   state_.set_shuffle(loader_->shuffles());
   total_steps_ = epochs_->total_steps(spec_.training(), state_.step(), cursor);
-  cadence_.emplace(spec_.training(), total_steps_, evaluator_.has_value());
+  schedule_.emplace(spec_.training(), total_steps_);
+  cadence_.emplace(spec_.training(), total_steps_);
 }
 
 v1::Finished Trainer::run() {
+  const v1::Training& training = spec_.training();
   resume();
-  bool stopped = false;
-  while (state_.step() < total_steps_ && !stopped) {
-    const CommandReader::Pending commands = train_step();
-    const Due due = cadence_->after_step(state_.step());
-    if (due.save || commands.save_checkpoint) checkpointing_.save(state_, trainable_, *optimizer_);
-    if (due.evaluate) evaluator_->evaluate(trainable_, state_.step(), reporter_);
-    stopped = commands.stop;
+  bool ends = false, stopped = false;
+  if (training.eval_on_start() && state_.step() == 0)
+    ends = best_metric_.gives_up(evaluate(), state_);
+  while (state_.step() < total_steps_ && !ends && !stopped) {
+    const StepEnd step = train_step();
+    ends = follow_up(cadence_->after_step(state_.step()));
+    if (step.epoch_ended || ends || state_.step() == total_steps_)
+      ends |= follow_up(cadence_->after_epoch(epoch()));
+    if (step.commands.save_checkpoint) checkpointing_.save(state_, trainable_, *optimizer_);
+    stopped = step.commands.stop;
   }
   v1::Finished finished;
   finished.set_step(state_.step());
   finished.set_stopped(stopped);
   if (!stopped) {
-    if (evaluator_) evaluator_->evaluate(trainable_, state_.step(), reporter_);
+    if (evaluator_ && training.eval_strategy() == "no") evaluate();
+    if (training.load_best_model_at_end())
+      finished.set_best_step(checkpointing_.load_best(state_, trainable_));
     finished.set_output(checkpointing_.export_model(state_.step(), trainable_));
   }
   reporter_.memory(state_.step(), /*now=*/true);
@@ -95,48 +106,107 @@ int64_t Trainer::row_of(int64_t index) const {
   return state_.row() + index * loader_->microbatch_rows();
 }
 
+// Logs, evaluates and saves. True: training shall end.
+bool Trainer::follow_up(const Due& due) {
+  bool ends = false, is_best = false;
+  if (due.log) log();
+  if (due.evaluate) ends = take_evaluation(evaluate(), is_best);
+  const bool saves_best = spec_.training().save_strategy() == "best" && is_best;
+  if (due.save || saves_best) checkpointing_.save(state_, trainable_, *optimizer_);
+  return ends;
+}
+
+// What follows the metric follows it here. True: training shall end.
+bool Trainer::take_evaluation(const v1::EvalMetrics& metrics, bool& is_best) {
+  if (!best_metric_.is_followed()) return false;
+  const bool ends = best_metric_.gives_up(metrics, state_);
+  if (spec_.training().lr_scheduler_type() == "reduce_lr_on_plateau")
+    observe_metric(spec_.training(), best_metric_.value(metrics), *state_.mutable_plateau());
+  is_best = best_metric_.update(metrics, state_);
+  return ends;
+}
+
+v1::EvalMetrics Trainer::evaluate() {
+  v1::EvalMetrics metrics = evaluator_->evaluate(trainable_, state_.step(), reporter_);
+  metrics.set_step(state_.step());
+  metrics.set_num_tokens(state_.num_tokens());
+  metrics.set_epoch(epoch());
+  reporter_.evaluated(metrics);
+  return metrics;
+}
+
+// Reports the steps since the last report, if there are any.
+void Trainer::log() {
+  if (state_.window().steps() == 0) return;
+  average(state_.window(), last_step_);
+  reporter_.step(last_step_);
+  state_.clear_window();
+}
+
 Trainer::StepData Trainer::next_step_data() const {
   StepData data;
-  data.num_microbatches = epochs_->microbatches_of_step(state_.row());
-  for (int64_t i = 0; i < data.num_microbatches; ++i) {
-    data.num_labels += loader_->num_labels(state_.epoch(), row_of(i));
+  const int64_t count = epochs_->microbatches_of_step(state_.row());
+  for (int64_t i = 0; i < count; ++i) {
+    data.num_labels.push_back(loader_->num_labels(state_.epoch(), row_of(i)));
     data.num_tokens += loader_->num_tokens(state_.epoch(), row_of(i));
   }
   return data;
 }
 
-// Forward, backward and update. Returns the commands that came.
-CommandReader::Pending Trainer::train_step() {
+// Forward, backward and update.
+Trainer::StepEnd Trainer::train_step() {
   timer_.begin_step();
   lease_.check();
   const StepData data = next_step_data();
-  LabelSums sums = train_microbatches(data);
+  const LabelSumsList sums = train_microbatches(data);
 
   timer_.enter(Phase::kOptimizer);
   reporter_.progress("optimizer", state_.step() + 1);
-  const CommandReader::Pending commands = reduce(sums);
+  const Reduced reduced = reduce(sums, data.num_microbatches());
   const double grad_norm = gradient_norm(trainable_.unit_pointers(), *ranks_);
-  check_finite(sums.loss, "loss");
+  add_step(*state_.mutable_window(), data.num_labels, reduced.sums);
+  check_finite(state_.window().loss(), "loss");
   check_finite(grad_norm, "gradient norm");
-  const double rate = Schedule(spec_.training(), total_steps_).learning_rate(state_.step());
+  const double rate = learning_rate();
   optimizer_->step(rate, clip_scale(grad_norm, spec_.training().max_grad_norm()));
   for (ShardedUnit* unit : trainable_.unit_pointers()) unit->clear_gradient();
-  const double epoch = advance(data);
-  report_step(sums, data, grad_norm, rate, epoch);
+  const bool epoch_ended = advance(data);
+  note_step(data, grad_norm, rate);
   reporter_.memory(state_.step(), /*now=*/state_.step() == 1);
-  return commands;
+  return {reduced.commands, epoch_ended};
+}
+
+void Trainer::note_step(const StepData& data, double grad_norm, double rate) {
+  const v1::StepTime time = timer_.end_step();
+  last_step_.set_step(state_.step());
+  last_step_.set_total_steps(static_cast<int32_t>(total_steps_));
+  last_step_.set_grad_norm(grad_norm);
+  last_step_.set_learning_rate(rate);
+  last_step_.set_num_tokens(state_.num_tokens());
+  last_step_.set_tokens_per_second(data.num_tokens / std::max(1e-9, time.total_seconds()));
+  last_step_.set_epoch(epoch());
+  *last_step_.mutable_time() = time;
+}
+
+double Trainer::learning_rate() const {
+  if (spec_.training().lr_scheduler_type() == "reduce_lr_on_plateau")
+    return state_.plateau().learning_rate();
+  return schedule_->learning_rate(state_.step());
 }
 
 // Forward and backward of the step's microbatches; gradients add up in the units' shards.
-LabelSums Trainer::train_microbatches(const StepData& data) {
+LabelSumsList Trainer::train_microbatches(const StepData& data) {
   const OwnerScope scope(Owner::kActivations);
-  const double normalizer = static_cast<double>(std::max<int64_t>(1, data.num_labels));
-  LabelSums sums;
-  for (int64_t i = 0; i < data.num_microbatches; ++i) {
+  const int64_t num_labels =
+      std::accumulate(data.num_labels.begin(), data.num_labels.end(), int64_t{0});
+  const double normalizer = static_cast<double>(std::max<int64_t>(1, num_labels));
+  LabelSumsList sums;
+  for (int64_t i = 0; i < data.num_microbatches(); ++i) {
     timer_.enter(Phase::kData);
     const Batch batch = to_device(loader_->microbatch(state_.epoch(), row_of(i)), device_);
     timer_.enter(Phase::kForward);
     reporter_.progress("forward", state_.step() + 1);
+    *trainable_.noise = {spec_.training().seed(), state_.step(), i, ranks_->rank()};
     const at::Tensor hidden_TD = trainable_.model->forward(batch);
     const HeadOutput head = trainable_.model->head(hidden_TD, batch.labels_T,
                                                    objective_->head_request(batch, normalizer));
@@ -152,48 +222,32 @@ LabelSums Trainer::train_microbatches(const StepData& data) {
 
 // One small all-reduce a step: the metrics, and whether any rank was told to stop or save, so that
 // all ranks do so after the same step.
-CommandReader::Pending Trainer::reduce(LabelSums& sums) {
+Trainer::Reduced Trainer::reduce(const LabelSumsList& sums, int64_t num_microbatches) {
   const CommandReader::Pending mine = commands_.take();
-  at::Tensor values = at::tensor({sums.loss, sums.entropy, sums.correct, mine.stop ? 1.0 : 0.0,
-                                  mine.save_checkpoint ? 1.0 : 0.0},
-                                 at::TensorOptions(at::kDouble))
-                          .to(device_);
+  const at::Tensor commands =
+      at::tensor({mine.stop ? 1.0 : 0.0, mine.save_checkpoint ? 1.0 : 0.0}, at::kDouble);
+  at::Tensor values = at::cat({sums.flat(), commands.to(device_)});
   ranks_->all_reduce_sum(values);
   values = values.cpu();
   const double* v = values.const_data_ptr<double>();
-  sums = {v[0], v[1], v[2]};
-  return {.stop = v[3] > 0, .save_checkpoint = v[4] > 0};
+  const double* told = v + values.numel() - 2;
+  return {unflatten(v, num_microbatches), {.stop = told[0] > 0, .save_checkpoint = told[1] > 0}};
 }
 
-// Counts the step and moves the data cursor behind it. Returns the passes over the data so far.
-double Trainer::advance(const StepData& data) {
-  const Cursor cursor = epochs_->after({state_.epoch(), state_.row()}, data.num_microbatches);
+// Counts the step and moves the data cursor behind it. True: that was the end of an epoch.
+bool Trainer::advance(const StepData& data) {
+  const Cursor cursor =
+      epochs_->after({state_.epoch(), state_.row()}, data.num_microbatches());
+  const bool epoch_ended = cursor.epoch != state_.epoch();
   state_.set_step(state_.step() + 1);
   state_.set_num_tokens(state_.num_tokens() + data.num_tokens);
   state_.set_epoch(cursor.epoch);
   state_.set_row(cursor.row);
-  return epochs_->progress(cursor);
+  return epoch_ended;
 }
 
-void Trainer::report_step(const LabelSums& sums, const StepData& data, double grad_norm,
-                          double rate, double epoch) {
-  const v1::StepTime time = timer_.end_step();
-  if (!cadence_->after_step(state_.step()).log) return;
-  const double labels = static_cast<double>(std::max<int64_t>(1, data.num_labels));
-  v1::StepMetrics metrics;
-  metrics.set_step(state_.step());
-  metrics.set_total_steps(static_cast<int32_t>(total_steps_));
-  metrics.set_loss(sums.loss / labels);
-  metrics.set_grad_norm(grad_norm);
-  metrics.set_learning_rate(rate);
-  metrics.set_num_tokens(state_.num_tokens());
-  metrics.set_tokens_per_second(data.num_tokens / std::max(1e-9, time.total_seconds()));
-  metrics.set_epoch(epoch);
-  metrics.set_entropy(sums.entropy / labels);
-  metrics.set_mean_token_accuracy(sums.correct / labels);
-  *metrics.mutable_time() = time;
-  reporter_.step(metrics);
-}
+// Passes over the data so far.
+double Trainer::epoch() const { return epochs_->progress({state_.epoch(), state_.row()}); }
 
 void Trainer::check_finite(double value, const char* what) const {
   if (std::isfinite(value)) return;

@@ -1,18 +1,21 @@
 // One rank of a training run, from loaded weights to the final directory.
 //
-// The loop is here. What it calls on: Cadence (which steps are logged, evaluated, saved),
-// Evaluator, LabelSums (metrics), Checkpointing, Reporter (events).
+// The loop is here. What it calls on: Cadence (which steps are logged, evaluated, saved), the
+// metrics window, Evaluator, BestMetric, Checkpointing, Reporter (events).
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/loader.h"
 #include "worker/memory/ledger.h"
 #include "worker/objectives/objective.h"
 #include "worker/optim/adamw.h"
+#include "worker/optim/plateau.h"
 #include "worker/optim/schedule.h"
+#include "worker/trainer/best_metric.h"
 #include "worker/trainer/cadence.h"
 #include "worker/trainer/checkpointing.h"
 #include "worker/trainer/control.h"
@@ -41,20 +44,34 @@ class Trainer {
  private:
   // The microbatches of one step, over all ranks.
   struct StepData {
-    int64_t num_microbatches = 0;
-    int64_t num_labels = 0;
+    std::vector<int64_t> num_labels;  // of each microbatch
     int64_t num_tokens = 0;
+    int64_t num_microbatches() const { return std::ssize(num_labels); }
+  };
+  // What a step leaves to be done.
+  struct StepEnd {
+    CommandReader::Pending commands;
+    bool epoch_ended = false;
+  };
+  struct Reduced {
+    std::vector<LabelSums> sums;  // a microbatch each
+    CommandReader::Pending commands;
   };
 
   void resume();
   int64_t row_of(int64_t index) const;
   StepData next_step_data() const;
-  CommandReader::Pending train_step();
-  LabelSums train_microbatches(const StepData& data);
-  CommandReader::Pending reduce(LabelSums& sums);
-  double advance(const StepData& data);
-  void report_step(const LabelSums& sums, const StepData& data, double grad_norm, double rate,
-                   double epoch);
+  StepEnd train_step();
+  LabelSumsList train_microbatches(const StepData& data);
+  Reduced reduce(const LabelSumsList& sums, int64_t num_microbatches);
+  double learning_rate() const;
+  void note_step(const StepData& data, double grad_norm, double rate);
+  bool advance(const StepData& data);
+  double epoch() const;
+  bool follow_up(const Due& due);
+  void log();
+  v1::EvalMetrics evaluate();
+  bool take_evaluation(const v1::EvalMetrics& metrics, bool& is_best);
   void check_finite(double value, const char* what) const;
 
   const v1::TrainerInput& input_;
@@ -75,9 +92,12 @@ class Trainer {
   TrainableModel trainable_;
   std::unique_ptr<AdamW> optimizer_;
   int64_t total_steps_ = 0;
+  std::optional<Schedule> schedule_;
   std::optional<Cadence> cadence_;
+  BestMetric best_metric_;
   // What a checkpoint holds: steps taken, the data cursor, sums that span steps.
   v1::CheckpointState state_;
+  v1::StepMetrics last_step_;  // all but the means over the window
 };
 
 }  // namespace tessera
