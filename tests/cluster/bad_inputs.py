@@ -298,8 +298,8 @@ RULES = [
         "unknown schedule",
         SUBMIT,
         "training.lr_scheduler_type",
-        r'training\.lr_scheduler_type is "polynomial", must be one of',
-        set_field("training.lr_scheduler_type", "polynomial"),
+        r'training\.lr_scheduler_type is "cyclic", must be one of',
+        set_field("training.lr_scheduler_type", "cyclic"),
     ),
     Case(
         "negative learning rate",

@@ -37,7 +37,7 @@ def train(trainer, assets, model, world, scratch):
             "eval": str(assets / "data" / "eval.jsonl"),
         },
         "training": case.training_options()
-        | {"per_device_train_batch_size": 3, "per_device_eval_batch_size": 2},
+        | {"per_device_train_batch_size": 3, "per_device_eval_batch_size": 64},
         "memory": case.memory_options(),
     }
     events = ranks.run(trainer, complete(spec, world, scratch / "output"), world, scratch)
@@ -78,10 +78,10 @@ def check(model, options):
         documents = [json.loads(line)["text"] for line in lines if line]
         loss, num_tokens = transformers_loss(directory, documents)
     error = relative_error(metrics["loss"], loss)
-    good = error <= TOLERANCE and int(metrics["numTokens"]) == num_tokens
+    good = error <= TOLERANCE and int(metrics["numEvalTokens"]) == num_tokens
     print(
         f"{'ok' if good else 'FAILED'}: {model}: loss {metrics['loss']!r} over "
-        f"{metrics['numTokens']} tokens, transformers {loss!r} over {num_tokens}, "
+        f"{metrics['numEvalTokens']} tokens, transformers {loss!r} over {num_tokens}, "
         f"off by {error:.1e}",
         flush=True,
     )

@@ -198,7 +198,7 @@ const BadField kBadFields[] = {
      "follow metric_for_best_model"},
     {"BestModelOfOtherSteps",
      [](auto& s) {
-       s.mutable_data()->set_eval("/data/e.jsonl");
+       s.mutable_data()->add_eval("/data/e.jsonl");
        s.mutable_training()->set_load_best_model_at_end(true);
        s.mutable_training()->set_eval_strategy("epoch");
      },
@@ -206,7 +206,7 @@ const BadField kBadFields[] = {
      "eval_strategy \"epoch\": they must be the same, or save_strategy best"},
     {"BestModelBetweenEvaluations",
      [](auto& s) {
-       s.mutable_data()->set_eval("/data/e.jsonl");
+       s.mutable_data()->add_eval("/data/e.jsonl");
        s.mutable_training()->set_load_best_model_at_end(true);
        s.mutable_training()->set_eval_strategy("steps");
        s.mutable_training()->set_eval_steps(20);

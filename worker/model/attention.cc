@@ -1,12 +1,19 @@
 #include "worker/model/attention.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+
+#include "worker/model/attention_dropout.h"
+#include "worker/model/attention_pieces.h"
 
 namespace tessera {
 namespace {
@@ -15,32 +22,47 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Tokens [begin, begin + length) of [T, N, H] as the [1, N, length, H] that the kernels take.
-at::Tensor document_view(const at::Tensor& x_TNH, int64_t begin, int64_t length) {
-  return x_TNH.narrow(0, begin, length).transpose(0, 1).unsqueeze(0);
-}
+// None for a square piece that the window does not touch, which kernels know as causal. Pieces of
+// one shape share a mask, and most have the shape of the one before.
+class MaskOf {
+ public:
+  MaskOf(int64_t window, const at::TensorOptions& options) : window_(window), options_(options) {}
+  std::optional<at::Tensor> operator()(const AttentionPiece& piece) {
+    if (piece.is_square() && (window_ == 0 || piece.num_queries <= window_)) return std::nullopt;
+    if (!mask_.defined() || mask_.size(0) != piece.num_queries || mask_.size(1) != piece.num_keys)
+      mask_ = piece_mask(piece, window_, options_);
+    return mask_;
+  }
 
-// ATen's CPU flash kernel, once a document: no mask, no work across boundaries. The log-sum-exp of
-// all documents is kept in one flat tensor, a contiguous [N, length] a document, as its backward
-// wants it.
+ private:
+  int64_t window_;
+  at::TensorOptions options_;
+  at::Tensor mask_;
+};
+
+// ATen's CPU flash kernel, once a piece: no work across boundaries. The log-sum-exp of all pieces
+// is kept in one flat tensor, a contiguous [N, num_queries] a piece, as its backward wants it.
 struct CpuAttention : Function<CpuAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
-                            const at::Tensor& v_TKH, std::vector<int64_t> cu_seqlens) {
+                            const at::Tensor& v_TKH, std::vector<int64_t> cu_seqlens,
+                            int64_t window) {
     const int64_t num_heads = q_TNH.size(1);
     at::Tensor out_TNH = at::empty_like(q_TNH, q_TNH.options(), at::MemoryFormat::Contiguous);
     at::Tensor lse = at::empty({q_TNH.size(0) * num_heads}, q_TNH.options().dtype(at::kFloat));
-    for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
-      const int64_t begin = cu_seqlens[s], length = cu_seqlens[s + 1] - begin;
-      auto [out, document_lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-          document_view(q_TNH, begin, length), document_view(k_TKH, begin, length),
-          document_view(v_TKH, begin, length), /*dropout_p=*/0.0, /*is_causal=*/true);
-      document_view(out_TNH, begin, length).copy_(out);
-      lse.narrow(0, begin * num_heads, length * num_heads)
-          .view({1, num_heads, length})
-          .copy_(document_lse);
+    MaskOf mask_of(window, lse.options());
+    for (const AttentionPiece& piece : attention_pieces(cu_seqlens, window, /*block=*/0)) {
+      const std::optional<at::Tensor> mask = mask_of(piece);
+      auto [out, piece_lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+          token_view(q_TNH, piece.query_begin, piece.num_queries),
+          token_view(k_TKH, piece.key_begin, piece.num_keys),
+          token_view(v_TKH, piece.key_begin, piece.num_keys), /*dropout_p=*/0.0,
+          /*is_causal=*/!mask, mask);
+      token_view(out_TNH, piece.query_begin, piece.num_queries).copy_(out);
+      lse_view(lse, piece, num_heads).copy_(piece_lse);
     }
     ctx->save_for_backward({q_TNH, k_TKH, v_TKH, out_TNH, lse});
     ctx->saved_data["cu_seqlens"] = std::move(cu_seqlens);
+    ctx->saved_data["window"] = window;
     return out_TNH;
   }
 
@@ -48,40 +70,51 @@ struct CpuAttention : Function<CpuAttention> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
     const std::vector<int64_t> cu_seqlens = ctx->saved_data["cu_seqlens"].toIntVector();
+    const int64_t window = ctx->saved_data["window"].toInt();
     const int64_t num_heads = q.size(1);
     const at::Tensor grad_out = grads[0].contiguous();
     at::Tensor grad_q = at::empty_like(q, q.options(), at::MemoryFormat::Contiguous);
-    at::Tensor grad_k = at::empty_like(k, k.options(), at::MemoryFormat::Contiguous);
-    at::Tensor grad_v = at::empty_like(v, v.options(), at::MemoryFormat::Contiguous);
-    for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
-      const int64_t begin = cu_seqlens[s], length = cu_seqlens[s + 1] - begin;
-      auto [document_q, document_k, document_v] =
-          at::_scaled_dot_product_flash_attention_for_cpu_backward(
-              document_view(grad_out, begin, length), document_view(q, begin, length),
-              document_view(k, begin, length), document_view(v, begin, length),
-              document_view(out, begin, length),
-              lse.narrow(0, begin * num_heads, length * num_heads).view({1, num_heads, length}),
-              /*dropout_p=*/0.0, /*is_causal=*/true);
-      document_view(grad_q, begin, length).copy_(document_q);
-      document_view(grad_k, begin, length).copy_(document_k);
-      document_view(grad_v, begin, length).copy_(document_v);
+    at::Tensor grad_k = at::zeros_like(k, k.options(), at::MemoryFormat::Contiguous);
+    at::Tensor grad_v = at::zeros_like(v, v.options(), at::MemoryFormat::Contiguous);
+    MaskOf mask_of(window, lse.options());
+    for (const AttentionPiece& piece : attention_pieces(cu_seqlens, window, /*block=*/0)) {
+      const std::optional<at::Tensor> mask = mask_of(piece);
+      const auto queries = [&](const at::Tensor& x) {
+        return token_view(x, piece.query_begin, piece.num_queries);
+      };
+      const auto keys = [&](const at::Tensor& x) {
+        return token_view(x, piece.key_begin, piece.num_keys);
+      };
+      auto [piece_q, piece_k, piece_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          queries(grad_out), queries(q), keys(k), keys(v), queries(out),
+          lse_view(lse, piece, num_heads), /*dropout_p=*/0.0, /*is_causal=*/!mask, mask);
+      queries(grad_q).copy_(piece_q);
+      keys(grad_k).add_(piece_k);  // pieces of one document share keys
+      keys(grad_v).add_(piece_v);
     }
-    return {grad_q, grad_k, grad_v, at::Tensor()};
+    return {grad_q, grad_k, grad_v, at::Tensor(), at::Tensor()};
+  }
+
+  static at::Tensor lse_view(const at::Tensor& lse, const AttentionPiece& piece,
+                             int64_t num_heads) {
+    return lse.narrow(0, piece.query_begin * num_heads, piece.num_queries * num_heads)
+        .view({1, num_heads, piece.num_queries});
   }
 };
 
-// Any other device: ATen picks the kernel, once a document.
+// Any other device: ATen picks the kernel, once a piece.
 at::Tensor attend_by_dispatch(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
-                              const at::Tensor& v_TKH, const Documents& documents) {
+                              const at::Tensor& v_TKH, const Documents& documents, int64_t window) {
   std::vector<at::Tensor> outs;
-  outs.reserve(documents.num_documents());
-  for (int64_t s = 0; s < documents.num_documents(); ++s) {
-    const int64_t begin = documents.cu_seqlens[s], length = documents.cu_seqlens[s + 1] - begin;
+  MaskOf mask_of(window, q_TNH.options().requires_grad(false));
+  for (const AttentionPiece& piece : attention_pieces(documents.cu_seqlens, window, /*block=*/0)) {
+    const std::optional<at::Tensor> mask = mask_of(piece);
     const at::Tensor out = at::scaled_dot_product_attention(
-        document_view(q_TNH, begin, length), document_view(k_TKH, begin, length),
-        document_view(v_TKH, begin, length), /*attn_mask=*/{}, /*dropout_p=*/0.0,
-        /*is_causal=*/true,
-        /*scale=*/std::nullopt, /*enable_gqa=*/q_TNH.size(1) != k_TKH.size(1));
+        token_view(q_TNH, piece.query_begin, piece.num_queries),
+        token_view(k_TKH, piece.key_begin, piece.num_keys),
+        token_view(v_TKH, piece.key_begin, piece.num_keys), mask, /*dropout_p=*/0.0,
+        /*is_causal=*/!mask, /*scale=*/std::nullopt,
+        /*enable_gqa=*/q_TNH.size(1) != k_TKH.size(1));
     outs.push_back(out.squeeze(0).transpose(0, 1));
   }
   return at::cat(outs, 0);
@@ -90,9 +123,12 @@ at::Tensor attend_by_dispatch(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
 }  // namespace
 
 at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TKH, const at::Tensor& v_TKH,
-                  const Documents& documents) {
-  if (q_TNH.is_cpu()) return CpuAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens);
-  return attend_by_dispatch(q_TNH, k_TKH, v_TKH, documents);
+                  const Documents& documents, const AttentionOptions& options) {
+  if (options.dropout > 0)
+    return attend_with_dropout(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options);
+  if (q_TNH.is_cpu())
+    return CpuAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window);
+  return attend_by_dispatch(q_TNH, k_TKH, v_TKH, documents, options.window);
 }
 
 }  // namespace tessera

@@ -1,8 +1,8 @@
 #include "worker/model/config.h"
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
+#include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "worker/errors.h"
 #include "worker/model/families.h"
@@ -10,143 +10,137 @@
 namespace tessera {
 namespace {
 
-using nlohmann::json;
-
-constexpr std::streamsize kMaxConfigBytes = 1 << 20;
-constexpr int64_t kMaxDimension = int64_t{1} << 24;
-
-class ConfigReader {
- public:
-  explicit ConfigReader(const std::filesystem::path& directory) : path_(directory / "config.json") {
-    std::ifstream file(path_, std::ios::binary);
-    if (!file) fail("cannot be read");
-    std::string text(kMaxConfigBytes, '\0');
-    file.read(text.data(), kMaxConfigBytes);
-    if (file.gcount() == kMaxConfigBytes) fail("is larger than 1 MiB");
-    text.resize(file.gcount());
-    root_ = json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!root_.is_object()) fail("is not a JSON object");
-  }
-
-  [[noreturn]] void fail(const std::string& what) const {
-    throw UserError("model.path", path_.string() + " " + what);
-  }
-
-  bool has(const char* key) const { return root_.contains(key) && !root_[key].is_null(); }
-  const json& root() const { return root_; }
-
-  int64_t dimension(const char* key) const {
-    if (!has(key)) fail(std::string("has no ") + key);
-    return dimension_or(key, 0);
-  }
-  int64_t dimension_or(const char* key, int64_t otherwise) const {
-    if (!has(key)) return otherwise;
-    if (!root_[key].is_number_integer()) fail_value(key, root_[key], "must be a whole number");
-    const int64_t value = root_[key].get<int64_t>();
-    if (value < 1 || value > kMaxDimension) {
-      fail_value(key, root_[key], "must be between 1 and " + std::to_string(kMaxDimension));
-    }
-    return value;
-  }
-  int64_t token_or(int64_t vocab_size, const char* key, int64_t otherwise) const {
-    if (!has(key)) return otherwise;
-    if (!root_[key].is_number_integer()) fail_value(key, root_[key], "must be a token id");
-    const int64_t value = root_[key].get<int64_t>();
-    if (value < -1 || value >= vocab_size) {
-      fail_value(key, root_[key], "must be below vocab_size = " + std::to_string(vocab_size));
-    }
-    return value;
-  }
-  double positive_or(const json& object, const char* key, double otherwise) const {
-    if (!object.contains(key) || object[key].is_null()) return otherwise;
-    if (!object[key].is_number() || !(object[key].get<double>() > 0)) {
-      fail_value(key, object[key], "must be a number above 0");
-    }
-    return object[key].get<double>();
-  }
-  bool flag(const char* key) const {
-    if (!has(key)) return false;
-    if (!root_[key].is_boolean()) fail_value(key, root_[key], "must be true or false");
-    return root_[key].get<bool>();
-  }
-  std::string text_or(const json& object, const char* key, const std::string& otherwise) const {
-    if (!object.contains(key) || object[key].is_null()) return otherwise;
-    if (!object[key].is_string()) fail_value(key, object[key], "must be a string");
-    return object[key].get<std::string>();
-  }
-  [[noreturn]] void fail_value(const std::string& key, const json& value,
-                               const std::string& rule) const {
-    fail("has " + key + " = " +
-         value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 80) + ", " + rule);
-  }
-
- private:
-  std::filesystem::path path_;
-  json root_;
+// Fields that change nothing of what a model computes in training.
+constexpr std::array<std::string_view, 41> kFieldsWithoutEffect = {
+    "_name_or_path",
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_experts_implementation",
+    "add_cross_attention",
+    "architectures",
+    "attn_implementation",
+    "auto_map",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "cross_attention_hidden_size",
+    "decoder_start_token_id",
+    "dtype",
+    "eos_token_id",
+    "finetuning_task",
+    "id2label",
+    "initializer_range",
+    "is_decoder",
+    "is_encoder_decoder",
+    "label2id",
+    "max_position_embeddings",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "prefix",
+    "pretraining_tp",
+    "problem_type",
+    "pruned_heads",
+    "return_dict",
+    "sep_token_id",
+    "task_specific_params",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "tokenizer_class",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "use_bfloat16",
+    "use_cache",
 };
 
-// transformers 5 keeps rope_theta and rope_type in rope_parameters; before, they stood in the root
-// and in rope_scaling.
-double read_rope(const ConfigReader& reader) {
-  double theta = reader.positive_or(reader.root(), "rope_theta", 10000.0);
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (!reader.has(key)) continue;
-    const json& rope = reader.root()[key];
-    if (!rope.is_object()) reader.fail_value(key, rope, "must be an object");
-    theta = reader.positive_or(rope, "rope_theta", theta);
-    const std::string type =
-        reader.text_or(rope, "rope_type", reader.text_or(rope, "type", "default"));
-    if (type != "default") reader.fail_value("rope_type", rope, "only \"default\" is built");
+void refuse_what_no_family_has(const ConfigObject& root) {
+  const std::string activation = root.text_or("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") {
+    root.fail_value("hidden_act", "only \"silu\" is built");
   }
-  return theta;
+  if (!root.flag("is_causal", true)) root.fail_value("is_causal", "only true is built");
+  for (const char* field : {"quantization_config", "per_layer_config"}) {
+    if (root.has(field)) root.fail(std::string("has a ") + field + ", which is not built");
+  }
 }
 
-void refuse_what_is_not_built(const ConfigReader& reader) {
-  const std::string activation = reader.text_or(reader.root(), "hidden_act", "silu");
-  if (activation != "silu") reader.fail_value("hidden_act", activation, "only \"silu\" is built");
-  if (reader.flag("use_sliding_window"))
-    reader.fail("has use_sliding_window = true, which is not built");
-  if (reader.has("attention_dropout") && reader.root()["attention_dropout"] != 0) {
-    reader.fail_value("attention_dropout", reader.root()["attention_dropout"], "only 0 is built");
+// The embedding whose gradient is dropped. A negative id counts from the end, as torch has it.
+int64_t read_pad_token(const ConfigObject& root, int64_t vocab_size) {
+  if (!root.has("pad_token_id")) return -1;
+  const int64_t id = root.integer_or("pad_token_id", 0, -vocab_size, vocab_size - 1);
+  return id < 0 ? vocab_size + id : id;
+}
+
+void check_heads(const ConfigObject& root, const ModelConfig& config) {
+  if (config.num_heads % config.num_kv_heads != 0) {
+    root.fail("has num_key_value_heads = " + std::to_string(config.num_kv_heads) +
+              ", must divide num_attention_heads = " + std::to_string(config.num_heads));
   }
-  if (reader.has("quantization_config")) {
-    reader.fail("has a quantization_config; only unquantized weights are built");
+  const bool dynamic = config.rope.type == RopeConfig::Type::kDynamic;
+  if (config.head_dim % 2 != 0 || config.head_dim < (dynamic ? 4 : 2)) {
+    root.fail("has head_dim = " + std::to_string(config.head_dim) + ", must be even and above " +
+              (dynamic ? "2 with dynamic rope scaling" : "0"));
   }
 }
 
 }  // namespace
 
+bool ModelConfig::is_mixture() const {
+  return std::find(experts.in_layer.begin(), experts.in_layer.end(), true) !=
+         experts.in_layer.end();
+}
+
+void read_decoder(const ConfigObject& root, const DecoderDefaults& defaults, ModelConfig& config) {
+  config.vocab_size = root.dimension("vocab_size");
+  config.hidden_size = root.dimension("hidden_size");
+  config.intermediate_size = root.dimension("intermediate_size");
+  config.num_layers = root.dimension("num_hidden_layers");
+  config.num_heads = root.dimension("num_attention_heads");
+  const bool heads_given = root.mentions("num_key_value_heads") || defaults.num_kv_heads == 0;
+  config.num_kv_heads = root.dimension_or("num_key_value_heads",
+                                          heads_given ? config.num_heads : defaults.num_kv_heads);
+  const bool width_given = root.mentions("head_dim") || defaults.head_dim == 0;
+  config.head_dim = root.dimension_or(
+      "head_dim", width_given ? config.hidden_size / config.num_heads : defaults.head_dim);
+  config.rms_norm_eps = root.positive_or("rms_norm_eps", defaults.rms_norm_eps);
+  config.rope =
+      read_rope_config(root, defaults.rope_theta,
+                       root.dimension_or("max_position_embeddings", defaults.max_positions));
+  config.pad_token_id = read_pad_token(root, config.vocab_size);
+  config.tie_word_embeddings = root.flag("tie_word_embeddings", false);
+  config.attention_dropout = root.share_or("attention_dropout", 0);
+  check_heads(root, config);
+}
+
+void read_experts(const ConfigObject& root, const ExpertsDefaults& defaults, ModelConfig& config) {
+  // transformers 5 writes num_local_experts for all families.
+  const int64_t named = root.dimension_or("num_experts", defaults.num_experts);
+  ExpertsConfig& experts = config.experts;
+  experts.num_experts = root.dimension_or("num_local_experts", named);
+  experts.num_experts_per_token = root.integer_or(
+      "num_experts_per_tok", defaults.num_experts_per_token, 1, experts.num_experts);
+  experts.router_aux_loss_coef = root.number_or("router_aux_loss_coef", 0.001);
+}
+
 ModelConfig read_model_config(const std::filesystem::path& directory) {
   if (!std::filesystem::is_directory(directory)) {
     throw UserError("model.path", "model.path " + directory.string() + " is not a directory");
   }
-  const ConfigReader reader(directory);
+  const ConfigFile file(directory / "config.json");
+  const ConfigObject& root = file.root();
   ModelConfig config;
-  config.model_type = reader.text_or(reader.root(), "model_type", "");
+  config.model_type = root.text_or("model_type", "");
   const ModelFamily* family = find_model_family(config.model_type);
-  if (family == nullptr) {
-    reader.fail_value("model_type", config.model_type, "must be one of " + model_family_names());
+  if (family == nullptr) root.fail_value("model_type", "must be one of " + model_family_names());
+  refuse_what_no_family_has(root);
+  family->read(root, config);
+  for (std::string& field : root.unread()) {
+    const bool known = std::find(kFieldsWithoutEffect.begin(), kFieldsWithoutEffect.end(), field) !=
+                       kFieldsWithoutEffect.end();
+    if (!known) config.unused_fields.push_back(std::move(field));
   }
-  config.vocab_size = reader.dimension("vocab_size");
-  config.hidden_size = reader.dimension("hidden_size");
-  config.intermediate_size = reader.dimension("intermediate_size");
-  config.num_layers = reader.dimension("num_hidden_layers");
-  config.num_heads = reader.dimension("num_attention_heads");
-  config.num_kv_heads = reader.dimension_or("num_key_value_heads", config.num_heads);
-  config.head_dim = reader.dimension_or("head_dim", config.hidden_size / config.num_heads);
-  config.rms_norm_eps = reader.positive_or(reader.root(), "rms_norm_eps", 1e-6);
-  config.rope_theta = read_rope(reader);
-  config.pad_token_id = reader.token_or(config.vocab_size, "pad_token_id", -1);
-  config.tie_word_embeddings = reader.flag("tie_word_embeddings");
-  config.attention_bias = reader.flag("attention_bias");
-  config.mlp_bias = reader.flag("mlp_bias");
-  refuse_what_is_not_built(reader);
-  if (config.num_heads % config.num_kv_heads != 0) {
-    reader.fail_value("num_key_value_heads", config.num_kv_heads,
-                      "must divide num_attention_heads");
-  }
-  if (config.head_dim % 2 != 0) reader.fail_value("head_dim", config.head_dim, "must be even");
-  family->adjust(config);
   return config;
 }
 

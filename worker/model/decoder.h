@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,18 @@
 #include "worker/model/config.h"
 #include "worker/model/head.h"
 #include "worker/model/layer.h"
+#include "worker/model/router_balance.h"
 
 namespace tessera {
+
+struct ForwardOptions {
+  bool training = false;  // with dropout and noise
+  // Names the random draws (worker/model/dropout.h): the same number gives the same masks.
+  uint64_t draw = 0;
+  // What the load-balancing loss counts in the loss. Its gradient is added to that of whatever
+  // backward runs for. With 0 it is not computed.
+  double aux_loss_weight = 0;
+};
 
 class DecoderModel {
  public:
@@ -27,9 +38,15 @@ class DecoderModel {
   bool tied() const { return config_.tie_word_embeddings; }
   // Opened and closed around each head(). Must outlive the model.
   void set_head_gate(WeightGate* gate) { head_gate_ = gate; }
+  // How a mixture of experts adds up over ranks what its routers chose; not called otherwise.
+  void set_router_sum(RouterBalance::Sum sum);
 
-  // Hidden states [T, D] before the final norm. `batch` must live until backward is done.
-  at::Tensor forward(const Batch& batch);
+  // Hidden states [T, D] before the final norm. `batch` must live until backward is done. With
+  // experts and an aux_loss_weight it is collective.
+  at::Tensor forward(const Batch& batch, const ForwardOptions& options = {});
+  // The load-balancing loss of the last forward, over all ranks and not weighted; 0 without
+  // experts.
+  double aux_loss() const { return aux_loss_; }
   // Final norm, then fused_head.
   HeadOutput head(const at::Tensor& hidden_TD, const at::Tensor& labels_T,
                   const HeadRequest& request = {});
@@ -44,7 +61,9 @@ class DecoderModel {
   Parameter norm_;
   Parameter output_;
   WeightGate* head_gate_ = nullptr;
+  std::optional<RouterBalance> balance_;  // where there are experts
   Stream stream_;
+  double aux_loss_ = 0;
 };
 
 }  // namespace tessera

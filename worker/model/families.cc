@@ -4,8 +4,8 @@ namespace tessera {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
-    {"llama", adjust_llama},
-    {"qwen3", adjust_qwen3},
+    {"llama", read_llama}, {"mistral", read_mistral},     {"qwen2", read_qwen2},
+    {"qwen3", read_qwen3}, {"qwen3_moe", read_qwen3_moe}, {"mixtral", read_mixtral},
 };
 
 }  // namespace

@@ -11,12 +11,22 @@
 
 namespace tessera {
 
+class RouterBalance;
+
+// Where else a checkpoint may hold a weight: elements from `begin` of tensor `name`.
+struct StoredPart {
+  std::string name;
+  std::vector<int64_t> shape;  // of the whole tensor
+  int64_t begin = 0;
+};
+
 // A weight, by its name in the Hugging Face checkpoint. `value` is set from outside (by the
 // sharder); a layer reads it in forward, while its gate is open.
 struct Parameter {
   std::string name;
   std::vector<int64_t> shape;
-  at::Tensor value;
+  at::Tensor value = {};
+  std::vector<StoredPart> also_stored_as = {};  // looked for where there is no tensor `name`
 
   // Norm weights and biases are not decayed (as transformers has it).
   bool decays() const { return shape.size() > 1; }
@@ -27,6 +37,9 @@ struct Stream {
   const Documents* documents;
   at::Tensor cos_TH;  // [T, H / 2] in the compute dtype: rotary angles at each token's position
   at::Tensor sin_TH;
+  bool training = false;  // whether there is dropout and noise
+  uint64_t draw = 0;      // names the random draws of this forward (worker/model/dropout.h)
+  RouterBalance* balance = nullptr;  // where layers of experts count; null where there are none
 };
 
 // A step of the stream through the model: [T, D] in, [T, D] out; the embedding takes tokens [T].

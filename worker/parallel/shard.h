@@ -54,6 +54,11 @@ class ShardedUnit {
   // Whether weight decay applies to entry `i` of the layout.
   bool decays(size_t i) const { return parameters_[i]->decays(); }
 
+  // The parameter at an entry of layout().
+  const Parameter& parameter_of(const FlatEntry& entry) const {
+    return *parameters_[&entry - layout_.entries.data()];
+  }
+
   // float32 [layout().shard_numel]: master weights of this rank. Written by the loader and the
   // optimizer.
   at::Tensor shard() const { return shard_; }

@@ -6,7 +6,9 @@
 #include <functional>
 
 #include "worker/errors.h"
+#include "worker/model/stored_weights.h"
 #include "worker/trainer/input.h"
+#include "worker/trainer/model_options.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/resume.h"
 
@@ -35,15 +37,11 @@ void guarded(v1::CheckResult& result, const std::function<void()>& check) {
 
 int64_t count_parameters(DecoderModel& model) {
   int64_t total = 0;
-  const auto add = [&](const std::vector<Parameter*>& parameters) {
-    for (const Parameter* parameter : parameters) {
-      int64_t numel = 1;
-      for (const int64_t size : parameter->shape) numel *= size;
-      total += numel;
-    }
-  };
-  for (const auto& layer : model.layers()) add(layer->parameters());
-  add(model.head_parameters());
+  for (const Parameter* parameter : all_parameters(model)) {
+    int64_t numel = 1;
+    for (const int64_t size : parameter->shape) numel *= size;
+    total += numel;
+  }
   return total;
 }
 
@@ -85,7 +83,7 @@ v1::CheckResult check_job(const v1::JobSpec& spec) {
   std::vector<FlatLayout> layouts;
   guarded(result, [&] { refuse_combinations(spec); });
   guarded(result, [&] {
-    const ModelConfig config = read_model_config(spec.model().path());
+    const ModelConfig config = model_of_job(spec, read_model_config(spec.model().path()));
     vocab_size = config.vocab_size;
     DecoderModel model(config, spec.memory().head_chunk_tokens());
     num_parameters = count_parameters(model);

@@ -24,24 +24,25 @@ v1::EvalMetrics Evaluator::evaluate(TrainableModel& trainable, int step, Reporte
   const auto begin = std::chrono::steady_clock::now();
   const c10::AutoGradMode no_grad(false);
   const OwnerScope scope(Owner::kActivations);
+  const double aux_coef = trainable.model->config().experts.router_aux_loss_coef;
   const int64_t batch_rows = loader_->microbatch_rows();
   const int64_t num_batches = loader_->microbatches_per_epoch();
   LabelSumsList sums;
   for (int64_t i = 0; i < num_batches; ++i) {
     reporter.progress("eval", step);
     const Batch batch = to_device(loader_->microbatch(0, i * batch_rows), device_);
-    const at::Tensor hidden_TD = trainable.model->forward(batch);
+    const at::Tensor hidden_TD = trainable.model->forward(batch, {.aux_loss_weight = aux_coef});
     const HeadOutput head = trainable.model->head(hidden_TD, batch.labels_T,
                                                   objective_.head_request(batch, /*normalizer=*/1));
-    sums.add(objective_.loss_sum(head, batch), head);
+    sums.add(objective_.loss_sum(head, batch), head, trainable.model->aux_loss());
   }
   trainable.finish_backward();
   at::Tensor values = sums.flat();
   ranks_.all_reduce_sum(values);
   values = values.cpu();
 
-  const std::vector<LabelSums> batches = unflatten(values.const_data_ptr<double>(), num_batches);
-  double loss = 0, entropy = 0, accuracy = 0;
+  const std::vector<LabelSums> batches = sums.read(values.const_data_ptr<double>());
+  double loss = 0, entropy = 0, accuracy = 0, aux_loss = 0;
   v1::EvalMetrics metrics;
   for (int64_t i = 0; i < num_batches; ++i) {
     const LabelMeans batch = means(batches[i], loader_->num_labels(0, i * batch_rows));
@@ -50,9 +51,11 @@ v1::EvalMetrics Evaluator::evaluate(TrainableModel& trainable, int step, Reporte
     loss += batch.loss * static_cast<double>(rows);
     entropy += batch.entropy;
     accuracy += batch.accuracy;
+    aux_loss += batches[i].aux_loss;
     metrics.set_num_eval_tokens(metrics.num_eval_tokens() + loader_->num_tokens(0, i * batch_rows));
   }
-  metrics.set_loss(loss / static_cast<double>(data_->size()));
+  metrics.set_loss(loss / static_cast<double>(data_->size()) +
+                   aux_coef * aux_loss / static_cast<double>(num_batches));
   metrics.set_entropy(entropy / static_cast<double>(num_batches));
   metrics.set_mean_token_accuracy(accuracy / static_cast<double>(num_batches));
   metrics.set_seconds(

@@ -4,7 +4,10 @@
 
 #include "worker/errors.h"
 #include "worker/memory/ledger.h"
+#include "worker/model/neftune.h"
+#include "worker/model/stored_weights.h"
 #include "worker/parallel/recompute.h"
+#include "worker/trainer/model_options.h"
 
 namespace tessera {
 namespace {
@@ -31,18 +34,10 @@ constexpr RefusedCombination kRefused[] = {
      "labels"},
 };
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-void noise_pass(const v1::JobSpec& spec, TrainableModel& out) {
-  out.noise = std::make_unique<NoiseDraw>();
+void noise_pass(const v1::JobSpec& spec, DecoderModel& model) {
   if (!spec.training().has_neftune_noise_alpha()) return;
-  std::unique_ptr<Layer>& embedding = out.model->layers().front();
-  embedding =
-      make_noisy_embedding(std::move(embedding), spec.training().neftune_noise_alpha(), *out.noise);
+  std::unique_ptr<Layer>& embedding = model.layers().front();
+  embedding = make_noisy_embedding(std::move(embedding), spec.training().neftune_noise_alpha());
 }
 
 // Blocks only: the embedding has nothing to recompute.
@@ -131,8 +126,10 @@ TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, C
   refuse_combinations(spec);
   TrainableModel out;
   out.reductions = std::make_unique<ReductionQueue>();
-  out.model = std::make_unique<DecoderModel>(config, spec.memory().head_chunk_tokens());
-  noise_pass(spec, out);
+  out.model =
+      std::make_unique<DecoderModel>(model_of_job(spec, config), spec.memory().head_chunk_tokens());
+  out.model->set_router_sum([&group](at::Tensor& sums) { group.all_reduce_sum(sums); });
+  noise_pass(spec, *out.model);
   recompute_pass(spec, *out.model);
   shard_pass(spec, group, device, out);
   return out;
@@ -146,37 +143,19 @@ std::vector<FlatLayout> model_layouts(DecoderModel& model, int world_size) {
   return layouts;
 }
 
-void check_weights(DecoderModel& model, const WeightFiles& weights) {
-  std::vector<Parameter*> parameters = model.head_parameters();
-  for (const auto& layer : model.layers()) {
-    for (Parameter* parameter : layer->parameters()) parameters.push_back(parameter);
-  }
-  for (const Parameter* parameter : parameters) {
-    const auto found = weights.tensors().find(parameter->name);
-    if (found == weights.tensors().end()) {
-      throw UserError("model.path", "the weights have no tensor " + parameter->name +
-                                        ", which config.json calls for");
-    }
-    if (found->second.shape != parameter->shape) {
-      throw UserError("model.path", "tensor " + parameter->name + " has shape " +
-                                        shape_text(found->second.shape) +
-                                        ", and config.json calls for " +
-                                        shape_text(parameter->shape));
-    }
-  }
-}
-
 void load_weights(TrainableModel& trainable, const WeightFiles& weights, int rank) {
   for (const auto& unit : trainable.units) {
     for (const FlatLayout::Slice& slice : unit->layout().slices_of_rank(rank)) {
       const at::Tensor part = unit->shard().narrow(0, slice.shard_begin, slice.numel);
+      const StoredPart stored = find_stored(unit->parameter_of(*slice.entry), weights);
+      const int64_t begin = stored.begin + slice.entry_begin;
       if (part.is_cpu()) {
-        weights.read(slice.entry->name, slice.entry_begin, part);
+        weights.read(stored.name, begin, part);
         continue;
       }
       const OwnerScope scope(Owner::kOther);
       const at::Tensor staged = at::empty({slice.numel}, at::kFloat);
-      weights.read(slice.entry->name, slice.entry_begin, staged);
+      weights.read(stored.name, begin, staged);
       part.copy_(staged);
     }
   }

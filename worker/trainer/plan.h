@@ -7,7 +7,6 @@
 
 #include "tessera/v1/job.pb.h"
 #include "worker/model/decoder.h"
-#include "worker/model/neftune.h"
 #include "worker/model/safetensors.h"
 #include "worker/parallel/collectives.h"
 #include "worker/parallel/shard.h"
@@ -20,8 +19,6 @@ struct TrainableModel {
   std::unique_ptr<ReductionQueue> reductions;
   std::vector<std::unique_ptr<ShardedUnit>> units;
   std::vector<std::unique_ptr<ShardGate>> gates;  // in the order of forward
-  // Of training.neftune_noise_alpha; the loop says before each microbatch which noise it takes.
-  std::unique_ptr<NoiseDraw> noise;
   std::unique_ptr<DecoderModel> model;
 
   std::vector<ShardedUnit*> unit_pointers() const;
@@ -39,10 +36,6 @@ TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, C
 
 // The layouts that the units of such a model have over `world_size` ranks. Allocates nothing.
 std::vector<FlatLayout> model_layouts(DecoderModel& model, int world_size);
-
-// Throws UserError("model.path", ...) naming the first parameter of `model` that the files lack or
-// hold in another shape.
-void check_weights(DecoderModel& model, const WeightFiles& weights);
 
 // Reads this rank's shards. Requires check_weights.
 void load_weights(TrainableModel& trainable, const WeightFiles& weights, int rank);

@@ -25,6 +25,19 @@ void Reporter::warn(const std::string& text) {
   if (rank_ == 0) events_.log(v1::LogLine::WARNING, rank_, text);
 }
 
+void Reporter::ignored(const std::vector<std::string>& fields,
+                       const std::vector<std::string>& tensors) {
+  if (rank_ != 0) return;
+  const auto warn = [&](const std::string& where, const std::vector<std::string>& names) {
+    if (names.empty()) return;
+    std::string text = "ignored, as the model has no use for it: " + names.front() + where;
+    if (names.size() > 1) text += ", and " + std::to_string(names.size() - 1) + " more";
+    events_.log(v1::LogLine::WARNING, rank_, text);
+  };
+  warn(" of config.json", fields);
+  warn(" of the weights", tensors);
+}
+
 void Reporter::step(const v1::StepMetrics& metrics) {
   if (rank_ != 0) return;
   v1::TrainerEvent event;

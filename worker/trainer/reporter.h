@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/dataset.h"
@@ -20,6 +21,8 @@ class Reporter {
       : events_(events), ledger_(ledger), rank_(rank) {}
 
   void started(int resumed_step);
+  // Warns of what config.json and the weights hold and the model has no use for.
+  void ignored(const std::vector<std::string>& fields, const std::vector<std::string>& tensors);
   // See EventWriter::progress.
   void progress(const char* phase, int step) { events_.progress(phase, step); }
   // Of documents that are read: progress and log lines. To be called while this lives.

@@ -12,8 +12,10 @@
 
 #include "worker/errors.h"
 #include "worker/model/safetensors.h"
+#include "worker/model/stored_weights.h"
 #include "worker/optim/gradient_norm.h"
 #include "worker/trainer/input.h"
+#include "worker/trainer/model_options.h"
 
 namespace tessera {
 namespace {
@@ -50,7 +52,7 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
   reporter_.progress("load", 0);
   const WeightFiles weights = WeightFiles::open(spec_.model().path());
   trainable_ = build_model(spec_, config_, *ranks_, device_);
-  check_weights(*trainable_.model, weights);
+  reporter_.ignored(config_.unused_fields, check_weights(*trainable_.model, weights));
   load_weights(trainable_, weights, ranks.rank());
   optimizer_ = std::make_unique<AdamW>(trainable_.unit_pointers(), adamw_options(spec_.training()),
                                        ranks.rank());
@@ -162,9 +164,10 @@ Trainer::StepEnd Trainer::train_step() {
 
   timer_.enter(Phase::kOptimizer);
   reporter_.progress("optimizer", state_.step() + 1);
-  const Reduced reduced = reduce(sums, data.num_microbatches());
+  const Reduced reduced = reduce(sums);
   const double grad_norm = gradient_norm(trainable_.unit_pointers(), *ranks_);
-  add_step(*state_.mutable_window(), data.num_labels, reduced.sums);
+  add_step(*state_.mutable_window(), data.num_labels, reduced.sums,
+           trainable_.model->config().experts.router_aux_loss_coef);
   check_finite(state_.window().loss(), "loss");
   check_finite(grad_norm, "gradient norm");
   const double rate = learning_rate();
@@ -206,8 +209,9 @@ LabelSumsList Trainer::train_microbatches(const StepData& data) {
     const Batch batch = to_device(loader_->microbatch(state_.epoch(), row_of(i)), device_);
     timer_.enter(Phase::kForward);
     reporter_.progress("forward", state_.step() + 1);
-    *trainable_.noise = {spec_.training().seed(), state_.step(), i, ranks_->rank()};
-    const at::Tensor hidden_TD = trainable_.model->forward(batch);
+    const MicrobatchOfStep place{state_.step(), i, data.num_microbatches(), ranks_->rank()};
+    const at::Tensor hidden_TD = trainable_.model->forward(
+        batch, training_forward(spec_, trainable_.model->config(), place));
     const HeadOutput head = trainable_.model->head(hidden_TD, batch.labels_T,
                                                    objective_->head_request(batch, normalizer));
     const at::Tensor loss_sum = objective_->loss_sum(head, batch);
@@ -215,14 +219,14 @@ LabelSumsList Trainer::train_microbatches(const StepData& data) {
     reporter_.progress("backward", state_.step() + 1);
     torch::autograd::backward({loss_sum / normalizer}, {});
     trainable_.finish_backward();
-    sums.add(loss_sum, head);
+    sums.add(loss_sum, head, trainable_.model->aux_loss());
   }
   return sums;
 }
 
 // One small all-reduce a step: the metrics, and whether any rank was told to stop or save, so that
 // all ranks do so after the same step.
-Trainer::Reduced Trainer::reduce(const LabelSumsList& sums, int64_t num_microbatches) {
+Trainer::Reduced Trainer::reduce(const LabelSumsList& sums) {
   const CommandReader::Pending mine = commands_.take();
   const at::Tensor commands =
       at::tensor({mine.stop ? 1.0 : 0.0, mine.save_checkpoint ? 1.0 : 0.0}, at::kDouble);
@@ -231,13 +235,12 @@ Trainer::Reduced Trainer::reduce(const LabelSumsList& sums, int64_t num_microbat
   values = values.cpu();
   const double* v = values.const_data_ptr<double>();
   const double* told = v + values.numel() - 2;
-  return {unflatten(v, num_microbatches), {.stop = told[0] > 0, .save_checkpoint = told[1] > 0}};
+  return {sums.read(v), {.stop = told[0] > 0, .save_checkpoint = told[1] > 0}};
 }
 
 // Counts the step and moves the data cursor behind it. True: that was the end of an epoch.
 bool Trainer::advance(const StepData& data) {
-  const Cursor cursor =
-      epochs_->after({state_.epoch(), state_.row()}, data.num_microbatches());
+  const Cursor cursor = epochs_->after({state_.epoch(), state_.row()}, data.num_microbatches());
   const bool epoch_ended = cursor.epoch != state_.epoch();
   state_.set_step(state_.step() + 1);
   state_.set_num_tokens(state_.num_tokens() + data.num_tokens);

@@ -63,7 +63,7 @@ class Trainer {
   StepData next_step_data() const;
   StepEnd train_step();
   LabelSumsList train_microbatches(const StepData& data);
-  Reduced reduce(const LabelSumsList& sums, int64_t num_microbatches);
+  Reduced reduce(const LabelSumsList& sums);
   double learning_rate() const;
   void note_step(const StepData& data, double grad_norm, double rate);
   bool advance(const StepData& data);

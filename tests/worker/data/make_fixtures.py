@@ -1,5 +1,5 @@
-"""Writes the packing plans and masked rows of TRL, mixtures of datasets and permutations of torch in
-fixtures/ of this folder. (The tokenizers there come from make_tokenizers.py.) By hand:
+"""Writes the packing plans and masked rows of TRL, mixtures of datasets and permutations of torch
+in fixtures/ of this folder. (The tokenizers there come from make_tokenizers.py.) By hand:
 
     python make_fixtures.py
 

@@ -1,0 +1,131 @@
+#include "worker/model/attention_dropout.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+
+#include "worker/model/attention_pieces.h"
+#include "worker/model/dropout.h"
+
+// Shapes beside those of worker/batch.h: B queries and L keys of a piece, G query heads a key/value
+// head, R = G * B.
+namespace tessera {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+constexpr int64_t kBlock = 128;
+
+// What forward and backward both compute of a piece.
+class Piece {
+ public:
+  Piece(const AttentionPiece& piece, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
+        const at::Tensor& v_TKH, const AttentionOptions& options)
+      : piece_(piece), num_kv_heads_(k_TKH.size(1)), scale_(1 / std::sqrt(double(q_TNH.size(2)))) {
+    q_KRH_ = queries(q_TNH);
+    k_KLH_ = keys(k_TKH);
+    v_KLH_ = keys(v_TKH);
+    const int64_t groups = q_TNH.size(1) / num_kv_heads_;
+    at::Tensor scores = at::matmul(q_KRH_, k_KLH_.transpose(1, 2)).to(at::kFloat).mul_(scale_);
+    scores.view({num_kv_heads_, groups, piece.num_queries, piece.num_keys})
+        .add_(piece_mask(piece, options.window, scores.options()));
+    probabilities_KRL_ = scores.softmax(-1);
+    const uint64_t draw = make_draw({options.draw, static_cast<uint64_t>(piece.query_begin)});
+    mask_KRL_ = draw_mask(scores.sizes(), options.dropout, draw, scores.options());
+  }
+
+  at::Tensor out() const { return at::matmul(kept(), v_KLH_); }
+
+  struct Gradients {
+    at::Tensor q_KRH, k_KLH, v_KLH;
+  };
+  Gradients gradients(const at::Tensor& grad_KRH) const {
+    const at::ScalarType dtype = q_KRH_.scalar_type();
+    at::Tensor grad_KRL =
+        at::matmul(grad_KRH, v_KLH_.transpose(1, 2)).to(at::kFloat).mul_(mask_KRL_);
+    const at::Tensor mean_KR1 = (grad_KRL * probabilities_KRL_).sum(-1, /*keepdim=*/true);
+    const at::Tensor scores_KRL =
+        grad_KRL.sub_(mean_KR1).mul_(probabilities_KRL_).mul_(scale_).to(dtype);
+    return {at::matmul(scores_KRL, k_KLH_), at::matmul(scores_KRL.transpose(1, 2), q_KRH_),
+            at::matmul(kept().transpose(1, 2), grad_KRH)};
+  }
+
+  // [T, N, H] <-> the piece's part as [K, R, H].
+  at::Tensor queries(const at::Tensor& x_TNH) const {
+    return token_view(x_TNH, piece_.query_begin, piece_.num_queries)
+        .reshape({num_kv_heads_, -1, x_TNH.size(2)});
+  }
+  void put_queries(const at::Tensor& x_TNH, const at::Tensor& part_KRH) const {
+    at::Tensor view = token_view(x_TNH, piece_.query_begin, piece_.num_queries);
+    view.copy_(part_KRH.view(view.sizes()));
+  }
+  at::Tensor keys(const at::Tensor& x_TKH) const {
+    return token_view(x_TKH, piece_.key_begin, piece_.num_keys).squeeze(0);
+  }
+
+ private:
+  at::Tensor kept() const { return (probabilities_KRL_ * mask_KRL_).to(v_KLH_.scalar_type()); }
+
+  AttentionPiece piece_;
+  int64_t num_kv_heads_;
+  double scale_;
+  at::Tensor q_KRH_, k_KLH_, v_KLH_, probabilities_KRL_, mask_KRL_;
+};
+
+struct DropoutAttention : Function<DropoutAttention> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
+                            const at::Tensor& v_TKH, std::vector<int64_t> cu_seqlens,
+                            int64_t window, double share, int64_t draw) {
+    const AttentionOptions options{window, share, static_cast<uint64_t>(draw)};
+    at::Tensor out_TNH = at::empty_like(q_TNH, q_TNH.options(), at::MemoryFormat::Contiguous);
+    for (const AttentionPiece& part : attention_pieces(cu_seqlens, window, kBlock)) {
+      const Piece piece(part, q_TNH, k_TKH, v_TKH, options);
+      piece.put_queries(out_TNH, piece.out());
+    }
+    ctx->save_for_backward({q_TNH, k_TKH, v_TKH});
+    ctx->saved_data["cu_seqlens"] = std::move(cu_seqlens);
+    ctx->saved_data["window"] = window;
+    ctx->saved_data["share"] = share;
+    ctx->saved_data["draw"] = draw;
+    return out_TNH;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
+    const AttentionOptions options{ctx->saved_data["window"].toInt(),
+                                   ctx->saved_data["share"].toDouble(),
+                                   static_cast<uint64_t>(ctx->saved_data["draw"].toInt())};
+    const std::vector<int64_t> cu_seqlens = ctx->saved_data["cu_seqlens"].toIntVector();
+    at::Tensor grad_q = at::empty_like(q, q.options(), at::MemoryFormat::Contiguous);
+    at::Tensor grad_k = at::zeros_like(k, k.options(), at::MemoryFormat::Contiguous);
+    at::Tensor grad_v = at::zeros_like(v, v.options(), at::MemoryFormat::Contiguous);
+    for (const AttentionPiece& part : attention_pieces(cu_seqlens, options.window, kBlock)) {
+      const Piece piece(part, q, k, v, options);
+      const Piece::Gradients gradients = piece.gradients(piece.queries(grads[0]));
+      piece.put_queries(grad_q, gradients.q_KRH);
+      piece.keys(grad_k).add_(gradients.k_KLH);
+      piece.keys(grad_v).add_(gradients.v_KLH);
+    }
+    return {grad_q, grad_k, grad_v, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor attend_with_dropout(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
+                               const at::Tensor& v_TKH, const std::vector<int64_t>& cu_seqlens,
+                               const AttentionOptions& options) {
+  return DropoutAttention::apply(q_TNH, k_TKH, v_TKH, cu_seqlens, options.window, options.dropout,
+                                 static_cast<int64_t>(options.draw));
+}
+
+}  // namespace tessera

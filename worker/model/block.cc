@@ -1,0 +1,121 @@
+#include "worker/model/block.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/embedding.h>
+
+#include "worker/model/attention.h"
+#include "worker/model/dropout.h"
+#include "worker/model/feed_forward.h"
+#include "worker/model/functions.h"
+#include "worker/model/linear.h"
+
+namespace tessera {
+namespace {
+
+// What a layer draws for.
+enum class Draw : uint64_t { kEmbedding, kProbabilities, kAttention, kFeedForward };
+
+at::Tensor drop(const at::Tensor& x, double share, const Stream& stream, int64_t layer, Draw what) {
+  if (!stream.training) return x;
+  return seeded_dropout(x, share,
+                        make_draw({stream.draw, static_cast<uint64_t>(layer), uint64_t(what)}));
+}
+
+class Embedding : public Layer {
+ public:
+  explicit Embedding(const ModelConfig& config)
+      : weight_{"model.embed_tokens.weight", {config.vocab_size, config.hidden_size}},
+        padding_idx_(config.pad_token_id),
+        dropout_(config.hidden_dropout) {
+    if (config.tie_word_embeddings) weight_.also_stored_as = {{"lm_head.weight", weight_.shape, 0}};
+  }
+  at::Tensor forward(const at::Tensor& tokens_T, const Stream& stream) override {
+    return drop(at::embedding(weight_.value, tokens_T, padding_idx_), dropout_, stream, 0,
+                Draw::kEmbedding);
+  }
+  std::vector<Parameter*> parameters() override { return {&weight_}; }
+
+ private:
+  Parameter weight_;
+  int64_t padding_idx_;
+  double dropout_;
+};
+
+class DecoderBlock : public Layer {
+ public:
+  DecoderBlock(const ModelConfig& c, int64_t index, const std::string& name)
+      : config_(c),
+        index_(index),
+        input_norm_{name + ".input_layernorm.weight", {c.hidden_size}},
+        q_(name + ".self_attn.q_proj", c.hidden_size, c.num_heads * c.head_dim, c.qkv_bias),
+        k_(name + ".self_attn.k_proj", c.hidden_size, c.num_kv_heads * c.head_dim, c.qkv_bias),
+        v_(name + ".self_attn.v_proj", c.hidden_size, c.num_kv_heads * c.head_dim, c.qkv_bias),
+        o_(name + ".self_attn.o_proj", c.num_heads * c.head_dim, c.hidden_size, c.o_bias),
+        q_norm_{name + ".self_attn.q_norm.weight", {c.head_dim}},
+        k_norm_{name + ".self_attn.k_norm.weight", {c.head_dim}},
+        post_norm_{name + ".post_attention_layernorm.weight", {c.hidden_size}},
+        feed_forward_(c.has_experts(index) ? make_experts(c, name) : make_mlp(c, name)) {}
+
+  at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) override {
+    const at::Tensor mixed_TD =
+        x_TD + dropped(attention(norm(x_TD, input_norm_), stream), stream, Draw::kAttention);
+    const at::Tensor y_TD = feed_forward_->forward(norm(mixed_TD, post_norm_), stream);
+    return mixed_TD + dropped(y_TD, stream, Draw::kFeedForward);
+  }
+
+  std::vector<Parameter*> parameters() override {
+    std::vector<Parameter*> list{&input_norm_};
+    for (Linear* linear : {&q_, &k_, &v_, &o_}) linear->list(list);
+    if (config_.qk_norm) list.insert(list.end(), {&q_norm_, &k_norm_});
+    list.push_back(&post_norm_);
+    feed_forward_->list(list);
+    return list;
+  }
+
+ private:
+  at::Tensor norm(const at::Tensor& x, const Parameter& weight) const {
+    return rms_norm(x, weight.value, config_.rms_norm_eps);
+  }
+
+  at::Tensor dropped(const at::Tensor& x, const Stream& stream, Draw what) const {
+    return drop(x, config_.hidden_dropout, stream, index_, what);
+  }
+
+  at::Tensor attention(const at::Tensor& x_TD, const Stream& stream) const {
+    at::Tensor q_TNH = q_(x_TD).view({-1, config_.num_heads, config_.head_dim});
+    at::Tensor k_TKH = k_(x_TD).view({-1, config_.num_kv_heads, config_.head_dim});
+    const at::Tensor v_TKH = v_(x_TD).view({-1, config_.num_kv_heads, config_.head_dim});
+    if (config_.qk_norm) {
+      q_TNH = norm(q_TNH, q_norm_);
+      k_TKH = norm(k_TKH, k_norm_);
+    }
+    q_TNH = rotate(q_TNH, stream.cos_TH, stream.sin_TH);
+    k_TKH = rotate(k_TKH, stream.cos_TH, stream.sin_TH);
+    AttentionOptions options{.window = config_.window(index_)};
+    if (stream.training) {
+      options.dropout = config_.attention_dropout;
+      options.draw =
+          make_draw({stream.draw, static_cast<uint64_t>(index_), uint64_t(Draw::kProbabilities)});
+    }
+    return o_(attend(q_TNH, k_TKH, v_TKH, *stream.documents, options).flatten(1));
+  }
+
+  ModelConfig config_;
+  int64_t index_;
+  Parameter input_norm_;
+  Linear q_, k_, v_, o_;
+  Parameter q_norm_, k_norm_, post_norm_;
+  std::unique_ptr<FeedForward> feed_forward_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_embedding(const ModelConfig& config) {
+  return std::make_unique<Embedding>(config);
+}
+
+std::unique_ptr<Layer> make_decoder_block(const ModelConfig& config, int64_t index) {
+  return std::make_unique<DecoderBlock>(config, index, "model.layers." + std::to_string(index));
+}
+
+}  // namespace tessera

@@ -1,0 +1,28 @@
+// The half of a block that works on each token alone.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/model/config.h"
+#include "worker/model/layer.h"
+
+namespace tessera {
+
+class FeedForward {
+ public:
+  virtual ~FeedForward() = default;
+  virtual at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) = 0;
+  // Appends its parameters in a fixed order.
+  virtual void list(std::vector<Parameter*>& parameters) = 0;
+};
+
+// down(silu(gate(x)) * up(x)), named `block`.mlp.
+std::unique_ptr<FeedForward> make_mlp(const ModelConfig& config, const std::string& block);
+// A mixture of experts, named `block`.NAME; see experts.cc.
+std::unique_ptr<FeedForward> make_experts(const ModelConfig& config, const std::string& block);
+
+}  // namespace tessera
