@@ -63,15 +63,6 @@ void check_training(const v1::JobSpec& spec, Violations& out) {
   check_steps("training.save_steps", training.save_steps(), out);
   check_steps("training.eval_steps", training.eval_steps(), out);
   check_steps("training.logging_steps", training.logging_steps(), out);
-  if (training.accelerator_config().split_batches() &&
-      training.per_device_train_batch_size() < spec.parallelism().num_processes()) {
-    out.push_back(
-        {"training.per_device_train_batch_size",
-         absl::StrCat("training.per_device_train_batch_size is ",
-                      training.per_device_train_batch_size(), ", must be at least num_processes (",
-                      spec.parallelism().num_processes(),
-                      ") with accelerator_config.split_batches: every rank needs a row")});
-  }
   if (training.has_average_tokens_across_devices() && !training.average_tokens_across_devices() &&
       spec.parallelism().num_processes() > 1) {
     out.push_back({"training.average_tokens_across_devices",

@@ -90,16 +90,12 @@ def read(kit, name):
 
 
 def batching(config, world):
-    batch, accumulation = (
-        config["per_device_train_batch_size"],
-        config["gradient_accumulation_steps"],
-    )
-    if batch < world:  # the rows of a whole step, so that each rank has one
-        batch, accumulation = batch * accumulation, 1
+    """The recorded microbatches, whatever the number of ranks: the last may have no row of them."""
+    batch = config["per_device_train_batch_size"]
     split = batch % world != 0
     return {
         "per_device_train_batch_size": batch if split else batch // world,
-        "gradient_accumulation_steps": accumulation,
+        "gradient_accumulation_steps": config["gradient_accumulation_steps"],
         "accelerator_config": {"split_batches": split},
     }
 

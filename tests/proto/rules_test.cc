@@ -254,14 +254,6 @@ const BadField kBadFields[] = {
      },
      "training.average_tokens_across_devices is false, must be true with parallelism.num_processes "
      "2: every label token of a step counts the same"},
-    {"SplitBatchesTooSmall",
-     [](auto& s) {
-       s.mutable_training()->mutable_accelerator_config()->set_split_batches(true);
-       s.mutable_training()->set_per_device_train_batch_size(1);
-       s.mutable_parallelism()->set_num_processes(2);
-     },
-     "training.per_device_train_batch_size is 1, must be at least num_processes (2) with "
-     "accelerator_config.split_batches: every rank needs a row"},
     {"MeshProduct",
      [](auto& s) {
        s.mutable_parallelism()->set_num_processes(4);
