@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
+#include "client/cli/export.h"
 #include "client/cli/up.h"
 
 namespace tessera::cli {
@@ -25,10 +26,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kFooter[] =
-    "Exit codes: 0 the job SUCCEEDED, or the command was done; 1 the job FAILED; 2 usage, a bad\n"
-    "job file, a file of --events that cannot be written, or a request that was refused; 3 the "
-    "job\n"
-    "was CANCELLED; 4 the service cannot be reached; 130 interrupted, the job goes on.";
+    "Exit codes: 0 the job SUCCEEDED, or the command was done; 1 the job FAILED, or the export "
+    "did;\n"
+    "2 usage, a bad job file, a file of --events that cannot be written, or a request that was\n"
+    "refused; 3 the job was CANCELLED; 4 the service cannot be reached; 130 interrupted, the job\n"
+    "goes on.";
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -93,6 +95,7 @@ struct Flags {
   std::string trainer;
   std::string events;
   UpOptions up;
+  ExportOptions to_export;
 };
 
 void add_up(CLI::App& app, Flags& flags) {
@@ -105,6 +108,23 @@ void add_up(CLI::App& app, Flags& flags) {
   up->add_option("--trainer", flags.trainer, "The trainer program; default: beside this one");
   up->add_flag("--exit-when-idle", flags.up.exit_when_idle,
                "End once no job is unfinished and no client is at work");
+}
+
+void add_export(CLI::App& app, Flags& flags) {
+  CLI::App* to_export =
+      app.add_subcommand("export", "Write a checkpoint as a Hugging Face directory");
+  to_export
+      ->add_option("CHECKPOINT", flags.to_export.checkpoint,
+                   "A checkpoint-STEP directory, or one that holds some: the newest")
+      ->required();
+  to_export->add_option("DIRECTORY", flags.to_export.directory, "Replaced where there is one")
+      ->required();
+  to_export->add_option("--model", flags.to_export.model,
+                        "Directory of config and tokenizer; default: where the job had them");
+  to_export->add_option("--dtype", flags.to_export.dtype, "Type of the weights; default: the job's")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+  to_export->add_option("--trainer", flags.trainer,
+                        "The trainer program; default: beside this one");
 }
 
 void add_commands(CLI::App& app, Flags& flags) {
@@ -133,6 +153,7 @@ void add_commands(CLI::App& app, Flags& flags) {
   CLI::App* logs = add_job_command("logs", "Print a job's log lines");
   logs->add_flag("--follow,-f", flags.follow, "Wait for more until the job ends");
   logs->add_option("--rank", flags.rank, "Only lines of this rank");
+  add_export(app, flags);
   app.add_subcommand("nodes", "List machines and their devices");
   app.add_subcommand("version", "Print the version");
 }
@@ -185,6 +206,12 @@ int run(int argc, char** argv) {
     print_errors(terminal, {absl::StrCat(error.what(), "; see tessera --help")});
     return kUsage;
   }
+  const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
+  if (app.got_subcommand("export")) {
+    flags.to_export.trainer =
+        flags.trainer.empty() ? programs / "tessera-trainer" : fs::path(flags.trainer);
+    return export_checkpoint(terminal, flags.to_export);
+  }
   if (flags.state_dir.empty() && flags.address.empty()) {
     print_errors(terminal, {"there is no home directory to keep state in; give --state-dir"});
     return kUsage;
@@ -197,7 +224,7 @@ int run(int argc, char** argv) {
                         .dir = StateDir(fs::absolute(flags.state_dir).lexically_normal()),
                         .given_address = flags.address,
                         .json = flags.json,
-                        .programs = fs::read_symlink("/proc/self/exe").parent_path(),
+                        .programs = programs,
                         .flags = absl::StrCat(own_dir ? " --state-dir " + flags.state_dir : "",
                                               own_address ? " --address " + flags.address : "")};
   return dispatch(app.get_subcommands().front()->get_name(), session, flags);

@@ -61,17 +61,4 @@ FoundCheckpoint find_checkpoint(const std::filesystem::path& path, const std::st
 // Deletes what a crash left in `output_dir` of checkpoints being written or taken away.
 void delete_leftovers(const std::filesystem::path& output_dir);
 
-// Collective. Writes `directory` as a Hugging Face model: each rank writes its own slices into
-// model*.safetensors (files of at most `max_file_bytes`, with an index when there are several),
-// rank 0 copies config.json, generation_config.json and the tokenizer's files from where they came
-// and sets `dtype`. No rank ever holds more than its shards. Written under a temporary name and
-// renamed. `layouts` and `shards` run in parallel; weights are stored in `dtype`. Returns the bytes
-// of weights written.
-int64_t export_hugging_face(const std::filesystem::path& directory,
-                            const std::filesystem::path& model_source,
-                            const std::filesystem::path& tokenizer_source,
-                            const std::vector<FlatLayout>& layouts,
-                            const std::vector<at::Tensor>& shards, at::ScalarType dtype,
-                            int64_t max_file_bytes, Collectives& ranks);
-
 }  // namespace tessera

@@ -1,12 +1,14 @@
-// Weights as a Hugging Face directory. Rank 0 makes the files in their final size; then every rank
-// writes the slices that lie in its shards where they belong.
+// Rank 0 makes the files in their final size; then every rank writes the slices that lie in its
+// shards where they belong.
+#include "worker/checkpoint/export.h"
+
 #include <algorithm>
 #include <array>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/durable_files.h"
 #include "worker/checkpoint/tensor_io.h"
 #include "worker/errors.h"
@@ -16,11 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kPieceElements = 1 << 20;
+constexpr char kChatTemplates[] = "additional_chat_templates";
 constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "tokenizer_config.json",
                                         "special_tokens_map.json",
                                         "added_tokens.json",
                                         "vocab.json",
+                                        "vocab.txt",
                                         "merges.txt",
                                         "tokenizer.model",
                                         "spiece.model",
@@ -42,31 +47,46 @@ struct ExportPlan {
   };
   std::vector<WeightFile> files;
   std::map<std::string, Place> places;
+  int64_t num_elements = 0;
   int64_t weight_bytes = 0;
 };
 
-ExportPlan make_plan(const std::vector<FlatLayout>& layouts, at::ScalarType dtype,
-                     int64_t max_file_bytes) {
-  ExportPlan plan;
+// A tensor larger than a file may be gets a file of its own, and the files around it go on.
+void deal_to_files(const std::vector<FlatLayout>& layouts, const ExportOptions& options,
+                   ExportPlan& plan) {
+  WeightFile current;
   int64_t file_bytes = 0;
   for (const FlatLayout& layout : layouts) {
     for (const FlatEntry& entry : layout.entries) {
-      const int64_t bytes = entry.numel * static_cast<int64_t>(c10::elementSize(dtype));
-      if (plan.files.empty() || (file_bytes > 0 && file_bytes + bytes > max_file_bytes)) {
-        plan.files.emplace_back();
+      const TensorInfo info{options.dtype, entry.shape, entry.numel};
+      const int64_t bytes = entry.numel * static_cast<int64_t>(c10::elementSize(options.dtype));
+      plan.num_elements += entry.numel;
+      plan.weight_bytes += bytes;
+      if (bytes > options.max_file_bytes) {
+        plan.files.emplace_back().tensors = {{entry.name, info}};
+        continue;
+      }
+      if (file_bytes + bytes > options.max_file_bytes) {
+        plan.files.push_back(std::exchange(current, {}));
         file_bytes = 0;
       }
-      plan.files.back().tensors.emplace_back(entry.name,
-                                             TensorInfo{dtype, entry.shape, entry.numel});
+      current.tensors.emplace_back(entry.name, info);
       file_bytes += bytes;
-      plan.weight_bytes += bytes;
     }
   }
+  if (!current.tensors.empty()) plan.files.push_back(std::move(current));
+}
+
+ExportPlan make_plan(const std::vector<FlatLayout>& layouts, const ExportOptions& options) {
+  ExportPlan plan;
+  deal_to_files(layouts, options, plan);
   for (size_t i = 0; i < plan.files.size(); ++i) {
     WeightFile& file = plan.files[i];
     char name[64];
     std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, plan.files.size());
     file.name = plan.files.size() == 1 ? "model.safetensors" : name;
+    std::sort(file.tensors.begin(), file.tensors.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
     file.layout = lay_out_safetensors(file.tensors);
     for (size_t j = 0; j < file.tensors.size(); ++j) {
       plan.places[file.tensors[j].first] = {i, file.layout.offsets[j]};
@@ -84,7 +104,7 @@ void create_files(const fs::path& directory, const ExportPlan& plan) {
 }
 
 void write_slices(const fs::path& directory, const ExportPlan& plan,
-                  const std::vector<FlatLayout>& layouts, const std::vector<at::Tensor>& shards,
+                  const std::vector<FlatLayout>& layouts, const ShardReader& shards,
                   at::ScalarType dtype, int rank) {
   std::map<size_t, OutputFile> files;
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
@@ -96,8 +116,11 @@ void write_slices(const fs::path& directory, const ExportPlan& plan,
         file = files.emplace(place.file, OutputFile::open(directory / plan.files[place.file].name))
                    .first;
       }
-      write_tensor(file->second, place.offset + slice.entry_begin * element_bytes,
-                   shards[i].narrow(0, slice.shard_begin, slice.numel), dtype);
+      for (int64_t done = 0; done < slice.numel; done += kPieceElements) {
+        const int64_t numel = std::min(kPieceElements, slice.numel - done);
+        write_tensor(file->second, place.offset + (slice.entry_begin + done) * element_bytes,
+                     shards(i, slice.shard_begin + done, numel), dtype);
+      }
     }
   }
   for (auto& [index, file] : files) file.sync_and_close();
@@ -109,16 +132,13 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::string config_with_dtype(const fs::path& path, at::ScalarType dtype) {
+std::string config_text(const fs::path& path, at::ScalarType dtype) {
   const char* name = dtype == at::kFloat      ? "float32"
                      : dtype == at::kBFloat16 ? "bfloat16"
                                               : "float16";
-  auto config = nlohmann::ordered_json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object())
-    throw UserError("model.path", path.string() + ": it is not a JSON object");
-  config.erase("torch_dtype");  // its name before transformers 4.56
-  config["dtype"] = name;
-  return config.dump(2) + "\n";
+  std::string config = config_with_dtype(read_file(path), name);
+  if (config.empty()) throw UserError("model.path", path.string() + ": it is not a JSON object");
+  return config;
 }
 
 void copy_if_there(const fs::path& source, const fs::path& directory) {
@@ -127,54 +147,66 @@ void copy_if_there(const fs::path& source, const fs::path& directory) {
     write_durably(directory / source.filename(), read_file(source));
 }
 
+void copy_tokenizer(const fs::path& source, const fs::path& directory) {
+  for (const char* name : kTokenizerFiles) copy_if_there(source / name, directory);
+  std::error_code ignored;
+  if (!fs::is_directory(source / kChatTemplates, ignored)) return;
+  fs::create_directory(directory / kChatTemplates);
+  for (const auto& file : fs::directory_iterator(source / kChatTemplates)) {
+    if (file.path().extension() == ".jinja") copy_if_there(file, directory / kChatTemplates);
+  }
+  sync_directory(directory / kChatTemplates);
+}
+
 std::string index_of(const ExportPlan& plan) {
-  nlohmann::ordered_json index;
-  index["metadata"]["total_size"] = plan.weight_bytes;
+  nlohmann::json index;  // sorts keys, as transformers does
+  index["metadata"] = {{"total_parameters", plan.num_elements}, {"total_size", plan.weight_bytes}};
   for (const WeightFile& file : plan.files) {
     for (const auto& [name, info] : file.tensors) index["weight_map"][name] = file.name;
   }
   return index.dump(2) + "\n";
 }
 
+void check_arguments(const ExportOptions& options, const std::vector<FlatLayout>& layouts,
+                     int world_size) {
+  TORCH_CHECK(
+      options.dtype == at::kFloat || options.dtype == at::kBFloat16 || options.dtype == at::kHalf,
+      "export in ", options.dtype);
+  for (const FlatLayout& layout : layouts) {
+    TORCH_CHECK(layout.numel == layout.shard_numel * world_size, layout.name,
+                " is not sharded over these ranks");
+  }
+}
+
 }  // namespace
 
-int64_t export_hugging_face(const fs::path& directory, const fs::path& model_source,
-                            const fs::path& tokenizer_source,
-                            const std::vector<FlatLayout>& layouts,
-                            const std::vector<at::Tensor>& shards, at::ScalarType dtype,
-                            int64_t max_file_bytes, Collectives& ranks) {
-  TORCH_CHECK(layouts.size() == shards.size(), layouts.size(), " layouts, ", shards.size(),
-              " shards");
-  TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf, "export in ",
-              dtype);
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    TORCH_CHECK(layouts[i].numel == layouts[i].shard_numel * ranks.size() &&
-                    shards[i].numel() == layouts[i].shard_numel,
-                layouts[i].name, " is not sharded over these ranks");
-  }
-  const ExportPlan plan = make_plan(layouts, dtype, max_file_bytes);
-  const fs::path temporary = temporary_name(directory);
-  const std::string what = "cannot write " + directory.string();
+int64_t export_hugging_face(const ExportOptions& options, const std::vector<FlatLayout>& layouts,
+                            const ShardReader& shards, Collectives& ranks) {
+  check_arguments(options, layouts, ranks.size());
+  const ExportPlan plan = make_plan(layouts, options);
+  const fs::path temporary = temporary_name(options.directory);
+  const std::string what = "cannot write " + options.directory.string();
   const bool first = ranks.rank() == 0;
   try {
     run_together(ranks, what, [&] {
       if (!first) return;
-      fs::create_directories(directory.parent_path());
+      fs::create_directories(options.directory.parent_path());
       fs::remove_all(temporary);
       fs::create_directory(temporary);
       create_files(temporary, plan);
     });
-    run_together(ranks, what,
-                 [&] { write_slices(temporary, plan, layouts, shards, dtype, ranks.rank()); });
+    run_together(ranks, what, [&] {
+      write_slices(temporary, plan, layouts, shards, options.dtype, ranks.rank());
+    });
     run_together(ranks, what, [&] {
       if (!first) return;
       if (plan.files.size() > 1)
         write_durably(temporary / "model.safetensors.index.json", index_of(plan));
       write_durably(temporary / "config.json",
-                    config_with_dtype(model_source / "config.json", dtype));
-      copy_if_there(model_source / "generation_config.json", temporary);
-      for (const char* name : kTokenizerFiles) copy_if_there(tokenizer_source / name, temporary);
-      publish_directory(directory);
+                    config_text(options.model_source / "config.json", options.dtype));
+      copy_if_there(options.model_source / "generation_config.json", temporary);
+      copy_tokenizer(options.tokenizer_source, temporary);
+      publish_directory(options.directory);
     });
   } catch (...) {
     std::error_code ignored;

@@ -27,7 +27,7 @@ constexpr int64_t kLengthBytes = 8;
 // The format's own limit.
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
 constexpr int64_t kStagingBytes = 1 << 20;
-constexpr size_t kDataAlignment = 64;
+constexpr size_t kDataAlignment = 8;  // as the safetensors package pads
 
 struct DtypeName {
   std::string_view name;

@@ -70,7 +70,7 @@ struct SafetensorsLayout {
   std::vector<int64_t> offsets;
   int64_t file_bytes = 0;
 };
-// Tensors lie in the order given, without gaps, beginning at a multiple of 64 bytes.
+// Tensors lie in the order given, without gaps, beginning at a multiple of 8 bytes.
 SafetensorsLayout lay_out_safetensors(
     const std::vector<std::pair<std::string, TensorInfo>>& tensors);
 

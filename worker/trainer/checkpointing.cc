@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "worker/checkpoint/export.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/trainer/input.h"
 
 namespace tessera {
 namespace {
-
-constexpr int64_t kMaxExportFileBytes = int64_t{5} << 30;
 
 std::vector<FlatShard> weight_vectors(const TrainableModel& trainable) {
   std::vector<FlatShard> vectors;
@@ -112,14 +111,16 @@ std::string Checkpointing::export_model(int step, const TrainableModel& trainabl
   const std::filesystem::path final_dir =
       std::filesystem::path(spec.training().output_dir()) / "final";
   std::vector<FlatLayout> layouts;
-  std::vector<at::Tensor> shards;
-  for (const auto& unit : trainable.units) {
-    layouts.push_back(unit->layout());
-    shards.push_back(unit->shard());
-  }
-  const at::ScalarType dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
-  export_hugging_face(final_dir, spec.model().path(), tokenizer_directory(spec), layouts, shards,
-                      dtype, kMaxExportFileBytes, ranks_);
+  for (const auto& unit : trainable.units) layouts.push_back(unit->layout());
+  ExportOptions options;
+  options.directory = final_dir;
+  options.model_source = spec.model().path();
+  options.tokenizer_source = tokenizer_directory(spec);
+  options.dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  const auto shards = [&](size_t unit, int64_t begin, int64_t numel) {
+    return trainable.units[unit]->shard().narrow(0, begin, numel);
+  };
+  export_hugging_face(options, layouts, shards, ranks_);
   return final_dir.string();
 }
 

@@ -2,8 +2,8 @@
 //
 //   tessera-trainer --input run.json                          prints its events
 //   tessera-trainer --input input.pb --events FILE --commands FIFO
-//   tessera-trainer --check --input run.json                  prints a CheckResult and trains
-//   nothing
+//   tessera-trainer --check --input run.json                  prints a CheckResult, trains nothing
+//   tessera-trainer --export CHECKPOINT --to DIRECTORY        writes a Hugging Face directory
 //
 // Exit codes: 0 finished, 1 failed (the last event says why), 2 wrong usage.
 #include <ATen/Parallel.h>
@@ -20,6 +20,7 @@
 #include "worker/errors.h"
 #include "worker/memory/ledger.h"
 #include "worker/trainer/check.h"
+#include "worker/trainer/export_checkpoint.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/trainer.h"
 
@@ -29,6 +30,7 @@ namespace {
 struct Flags {
   std::string input, events, commands;
   bool check = false;
+  ExportRequest to_export;
 };
 
 v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message,
@@ -149,6 +151,17 @@ int check(const Flags& flags) {
   return 0;
 }
 
+int run_export(const ExportRequest& request) {
+  MemoryLedger::install();
+  try {
+    export_checkpoint(request);
+    return 0;
+  } catch (const std::exception&) {
+    std::cerr << "error: " << current_failure().message() << std::endl;
+    return 1;
+  }
+}
+
 }  // namespace
 }  // namespace tessera
 
@@ -159,12 +172,29 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("One rank of a Tessera job: reads a TrainerInput, trains, reports events.");
   tessera::Flags flags;
-  app.add_option("--input", flags.input, "TrainerInput, binary or (NAME.json) ProtoJSON")
-      ->required();
+  CLI::Option* input =
+      app.add_option("--input", flags.input, "TrainerInput, binary or (NAME.json) ProtoJSON");
   app.add_option("--events", flags.events,
                  "file to append events to; default: ProtoJSON lines on stdout");
   app.add_option("--commands", flags.commands, "FIFO to read commands from");
   app.add_flag("--check", flags.check, "say what is wrong with the job, and train nothing");
+  CLI::Option* to_export = app.add_option("--export", flags.to_export.checkpoint,
+                                          "checkpoint to write as a Hugging Face directory")
+                               ->excludes(input);
+  app.add_option("--to", flags.to_export.directory, "that directory")->needs(to_export);
+  app.add_option("--model", flags.to_export.model,
+                 "with --export: directory of config and tokenizer; default: the job's")
+      ->needs(to_export);
+  app.add_option("--dtype", flags.to_export.dtype, "with --export: type of the weights")
+      ->needs(to_export)
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+  app.callback([&] {
+    if (flags.to_export.checkpoint.empty() == flags.input.empty())
+      throw CLI::RequiredError("one of --input and --export");
+    if (to_export->count() > 0 && flags.to_export.directory.empty())
+      throw CLI::RequiredError("--to");
+  });
   CLI11_PARSE(app, argc, argv);
+  if (to_export->count() > 0) return tessera::run_export(flags.to_export);
   return flags.check ? tessera::check(flags) : tessera::train(flags);
 }

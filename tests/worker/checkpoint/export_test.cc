@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/worker/checkpoint/fixture.h"
+#include "worker/checkpoint/export.h"
 #include "worker/model/safetensors.h"
 
 namespace tessera {
@@ -38,13 +39,16 @@ class ExportTest : public ::testing::Test {
 
   void write(int world_size, at::ScalarType dtype, int64_t max_file_bytes, int generation = 0) {
     run_ranks(Backend::kThreads, world_size, [&](Collectives& ranks) {
-      std::vector<at::Tensor> shards;
-      for (const FlatShard& shard : example_shards(ranks.rank(), world_size, generation)) {
-        shards.push_back(shard.data);
-      }
-      const int64_t bytes =
-          export_hugging_face(final(), source(), source(), example_layouts(world_size), shards,
-                              dtype, max_file_bytes, ranks);
+      const auto shards = example_shards(ranks.rank(), world_size, generation);
+      const auto read = [&](size_t layout, int64_t begin, int64_t numel) {
+        return shards[layout].data.narrow(0, begin, numel);
+      };
+      const int64_t bytes = export_hugging_face({.directory = final(),
+                                                 .model_source = source(),
+                                                 .tokenizer_source = source(),
+                                                 .dtype = dtype,
+                                                 .max_file_bytes = max_file_bytes},
+                                                example_layouts(world_size), read, ranks);
       EXPECT_EQ(bytes,
                 (50 * 24 + 24 + 31 * 24 + 3) * static_cast<int64_t>(c10::elementSize(dtype)));
     });
@@ -92,8 +96,8 @@ TEST_F(ExportTest, CopiesWhatBelongsToTheModelAndSetsTheDtype) {
   expect_weights(final(), at::kBFloat16, 0);
   EXPECT_THAT(names_in(final()), ::testing::ElementsAre("config.json", "generation_config.json",
                                                         "model.safetensors", "tokenizer.json"));
-  EXPECT_EQ(nlohmann::ordered_json::parse(contents(final() / "config.json")).dump(),
-            R"({"model_type":"llama","z":1,"a":2,"dtype":"bfloat16"})");
+  EXPECT_EQ(contents(final() / "config.json"),
+            R"({"model_type": "llama", "torch_dtype": "bfloat16", "z": 1, "a": 2})");
   EXPECT_EQ(contents(final() / "tokenizer.json"), contents(source() / "tokenizer.json"));
 }
 
@@ -106,7 +110,32 @@ TEST_F(ExportTest, SplitsIntoFilesWithAnIndex) {
                    "model-00003-of-00003.safetensors", "model.safetensors.index.json"}));
   const auto index = nlohmann::json::parse(contents(final() / "model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_size"], 3942);
+  EXPECT_EQ(index["metadata"]["total_parameters"], 1971);
   EXPECT_EQ(index["weight_map"]["model.layers.0.q.weight"], "model-00003-of-00003.safetensors");
+}
+
+TEST(ConfigDtype, ChangesNothingElse) {
+  const std::string text = R"({
+  "a": {"dtype": "x", "b": ["}", "\"", {"c": 1e-06}]},
+  "dtype" : null ,
+  "z": 1.50
+})";
+  std::string expected = text;
+  expected.replace(expected.find("null"), 4, "\"float16\"");
+  EXPECT_EQ(config_with_dtype(text, "float16"), expected);
+  EXPECT_EQ(config_with_dtype(expected, "float16"), expected);
+  EXPECT_EQ(config_with_dtype(R"({"torch_dtype": "float32", "dtype":"float32"})", "bfloat16"),
+            R"({"torch_dtype": "bfloat16", "dtype":"bfloat16"})");
+}
+
+TEST(ConfigDtype, IsAddedWhereItIsSorted) {
+  EXPECT_EQ(config_with_dtype("{\n  \"a\": 1,\n  \"e\": 2\n}\n", "float32"),
+            "{\n  \"a\": 1,\n  \"dtype\": \"float32\",\n  \"e\": 2\n}\n");
+  EXPECT_EQ(config_with_dtype("{\n  \"a\": 1\n}\n", "float32"),
+            "{\n  \"a\": 1,\n  \"dtype\": \"float32\"\n}\n");
+  EXPECT_EQ(config_with_dtype("{}", "float32"), "{\n  \"dtype\": \"float32\"\n}\n");
+  for (const char* text : {"", "[]", "{", "{\"a\": }", "\"dtype\""})
+    EXPECT_EQ(config_with_dtype(text, "float32"), "") << text;
 }
 
 TEST_F(ExportTest, ReplacesAnEarlierOneWhole) {

@@ -1,0 +1,41 @@
+#include "worker/trainer/export_checkpoint.h"
+
+#include <ATen/ops/empty.h>
+
+#include "worker/checkpoint/export.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/errors.h"
+#include "worker/trainer/plan.h"
+#include "worker/trainer/resume.h"
+
+namespace tessera {
+
+void export_checkpoint(const ExportRequest& request) {
+  const FoundCheckpoint found = find_checkpoint(request.checkpoint, "checkpoint");
+  CheckpointReader reader(found.path, "checkpoint");
+  const v1::CheckpointState& state = reader.state();
+  const std::filesystem::path model_path =
+      request.model.empty() ? std::filesystem::path(state.model_path()) : request.model;
+  DecoderModel model(read_model_config(model_path), /*head_chunk_tokens=*/1);
+  const std::vector<FlatLayout> layouts = model_layouts(model, /*world_size=*/1);
+  check_checkpoint({found.step, found.path, "checkpoint"}, layouts);
+
+  ExportOptions options;
+  // Without a slash at its end, which would make its name empty.
+  options.directory =
+      (std::filesystem::absolute(request.directory) / "").lexically_normal().parent_path();
+  options.model_source = model_path;
+  options.tokenizer_source =
+      request.model.empty() ? std::filesystem::path(state.tokenizer_path()) : request.model;
+  const std::string& dtype = request.dtype.empty() ? state.dtype() : request.dtype;
+  options.dtype = dtype == "bfloat16" ? at::kBFloat16 : dtype == "float16" ? at::kHalf : at::kFloat;
+  const auto read = [&](size_t layout, int64_t begin, int64_t numel) {
+    const at::Tensor piece = at::empty({numel}, at::kFloat);
+    reader.read(layouts[layout].name + "/parameter", begin, piece);
+    return piece;
+  };
+  const auto single = make_single_collectives();
+  export_hugging_face(options, layouts, read, *single);
+}
+
+}  // namespace tessera
