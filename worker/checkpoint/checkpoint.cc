@@ -1,15 +1,11 @@
 #include "worker/checkpoint/checkpoint.h"
 
-#include <ATen/ops/full.h>
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <charconv>
 #include <map>
 
 #include "worker/checkpoint/durable_files.h"
 #include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/tensor_io.h"
 #include "worker/errors.h"
 
 namespace tessera {
@@ -71,9 +67,19 @@ void delete_leftovers(const fs::path& output_dir) {
 
 namespace {
 
-// Takes the oldest away, but never the newest or that of `best_step`. One that cannot be taken away
-// now is tried again after the next checkpoint.
-void prune(const fs::path& output_dir, const std::string& job_id, int total_limit, int best_step) {
+std::optional<FoundCheckpoint> newest(const std::map<int, fs::path>& checkpoints) {
+  if (checkpoints.empty()) return std::nullopt;
+  return FoundCheckpoint{checkpoints.rbegin()->first, checkpoints.rbegin()->second};
+}
+
+}  // namespace
+
+fs::path checkpoint_path(const fs::path& output_dir, int step) {
+  return output_dir / (kPrefix + std::to_string(step));
+}
+
+void prune_checkpoints(const fs::path& output_dir, const std::string& job_id, int total_limit,
+                       int best_step) {
   if (total_limit <= 0) return;
   const std::map<int, fs::path> checkpoints = checkpoints_of(output_dir, &job_id);
   size_t left = checkpoints.size();
@@ -86,84 +92,6 @@ void prune(const fs::path& output_dir, const std::string& job_id, int total_limi
     }
     --left;
   }
-}
-
-int64_t write_shards(const fs::path& path, const std::vector<FlatShard>& shards) {
-  std::vector<std::pair<std::string, TensorInfo>> tensors;
-  for (const FlatShard& shard : shards) {
-    TORCH_CHECK(shard.data.dim() == 1 && shard.data.is_contiguous(), shard.name, " is not flat");
-    tensors.emplace_back(
-        shard.name, TensorInfo{shard.data.scalar_type(), {shard.data.numel()}, shard.data.numel()});
-  }
-  const SafetensorsLayout layout = lay_out_safetensors(tensors);
-  OutputFile file = OutputFile::create(path, layout.file_bytes);
-  file.write(layout.prefix.data(), static_cast<int64_t>(layout.prefix.size()), 0);
-  for (size_t i = 0; i < shards.size(); ++i) {
-    write_tensor(file, layout.offsets[i], shards[i].data, shards[i].data.scalar_type());
-  }
-  file.sync_and_close();
-  return layout.file_bytes;
-}
-
-std::string to_json(const v1::CheckpointState& state) {
-  std::string json;
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.always_print_primitive_fields = true;
-  const auto status = google::protobuf::util::MessageToJsonString(state, &json, options);
-  TORCH_CHECK(status.ok(), status.ToString());
-  return json;
-}
-
-std::optional<FoundCheckpoint> newest(const std::map<int, fs::path>& checkpoints) {
-  if (checkpoints.empty()) return std::nullopt;
-  return FoundCheckpoint{checkpoints.rbegin()->first, checkpoints.rbegin()->second};
-}
-
-}  // namespace
-
-fs::path checkpoint_path(const fs::path& output_dir, int step) {
-  return output_dir / (kPrefix + std::to_string(step));
-}
-
-SavedCheckpoint save_checkpoint(const fs::path& output_dir, const v1::CheckpointState& state,
-                                const std::vector<FlatShard>& shards, int total_limit,
-                                Collectives& ranks) {
-  const fs::path directory = checkpoint_path(output_dir, state.step());
-  const fs::path temporary = temporary_name(directory);
-  const std::string what = "cannot write " + directory.string();
-  const bool first = ranks.rank() == 0;
-  int64_t bytes = 0;
-  try {
-    run_together(ranks, what, [&] {
-      if (!first) return;
-      fs::create_directories(output_dir);
-      delete_leftovers(output_dir);
-      fs::create_directory(temporary);
-    });
-    run_together(ranks, what, [&] {
-      bytes = write_shards(temporary / checkpoint_rank_file(ranks.rank()), shards);
-    });
-    run_together(ranks, what, [&] {
-      if (!first) return;
-      v1::CheckpointState complete = state;
-      complete.set_world_size(ranks.size());
-      complete.clear_vectors();
-      for (const FlatShard& shard : shards) (*complete.mutable_vectors())[shard.name] = shard.numel;
-      const std::string json = to_json(complete);
-      write_durably(temporary / kCheckpointStateFile, json);
-      bytes += static_cast<int64_t>(json.size());
-      publish_directory(directory);
-      prune(output_dir, state.job_id(), total_limit, state.best().checkpoint_step());
-    });
-  } catch (...) {
-    std::error_code ignored;
-    if (first) fs::remove_all(temporary, ignored);
-    throw;
-  }
-  at::Tensor total = at::full({1}, bytes, at::kLong);
-  ranks.all_reduce_sum(total);
-  return {directory, *total.const_data_ptr<int64_t>()};
 }
 
 std::optional<FoundCheckpoint> find_latest_checkpoint(const fs::path& output_dir,

@@ -13,10 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/v1/trainer.pb.h"
-#include "worker/parallel/collectives.h"
-#include "worker/parallel/flat_layout.h"
-
 namespace tessera {
 
 // One flat vector of the state; this rank holds shard `rank` of it. Examples:
@@ -27,21 +23,8 @@ struct FlatShard {
   int64_t numel = 0;  // of the whole vector without the padding at its end
 };
 
-struct SavedCheckpoint {
-  std::filesystem::path path;
-  int64_t bytes = 0;  // over all ranks
-};
-
 // The directory of the checkpoint of a step.
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int step);
-
-// Collective. Blocks until the checkpoint is durable. Keeps the newest `total_limit` of this job
-// (0: all), among them this one and the best, state.best().checkpoint_step(). Throws
-// std::system_error when the disk fails, on every rank.
-SavedCheckpoint save_checkpoint(const std::filesystem::path& output_dir,
-                                const v1::CheckpointState& state,
-                                const std::vector<FlatShard>& shards, int total_limit,
-                                Collectives& ranks);
 
 struct FoundCheckpoint {
   int step = 0;
@@ -60,5 +43,11 @@ FoundCheckpoint find_checkpoint(const std::filesystem::path& path, const std::st
 
 // Deletes what a crash left in `output_dir` of checkpoints being written or taken away.
 void delete_leftovers(const std::filesystem::path& output_dir);
+
+// Takes the oldest checkpoints of a job away until `total_limit` are left (0: all stay), but never
+// the newest or that of `best_step`. One that cannot be taken away now is tried again after the
+// next save.
+void prune_checkpoints(const std::filesystem::path& output_dir, const std::string& job_id,
+                       int total_limit, int best_step);
 
 }  // namespace tessera

@@ -25,7 +25,8 @@ constexpr char kTemporarySuffix[] = ".tmp";
 void take_room(int fd, int64_t bytes, const fs::path& path) {
   if (bytes == 0 || ::fallocate(fd, 0, 0, bytes) == 0) return;
   // A file system that cannot: a full disk then shows when writing.
-  if (errno != EOPNOTSUPP || ::ftruncate(fd, bytes) != 0) throw_errno(errno, path);
+  if (errno == EOPNOTSUPP && ::ftruncate(fd, bytes) == 0) return;
+  throw_errno(errno, path.string() + " (" + std::to_string(bytes) + " bytes)");
 }
 
 }  // namespace

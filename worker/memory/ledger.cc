@@ -117,7 +117,7 @@ class LedgerAllocator final : public c10::Allocator {
 std::string_view owner_name(Owner owner) {
   static constexpr std::array<std::string_view, kNumOwners> kNames = {
       "other", "parameters", "gradients",     "optimizer", "activations",
-      "head",  "kv_cache",   "communication", "data"};
+      "head",  "kv_cache",   "communication", "data",      "checkpoint"};
   return kNames[static_cast<size_t>(owner)];
 }
 

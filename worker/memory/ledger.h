@@ -21,8 +21,9 @@ enum class Owner : uint8_t {
   kKvCache,
   kCommunication,  // gathered blocks, reduction buffers
   kData,
+  kCheckpoint,  // values that wait to be written
 };
-inline constexpr int kNumOwners = 9;
+inline constexpr int kNumOwners = 10;
 std::string_view owner_name(Owner owner);  // "parameters"
 
 class MemoryLedger {

@@ -3,7 +3,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/reader.h"
@@ -34,7 +33,25 @@ Checkpointing::Checkpointing(const v1::TrainerInput& input, Collectives& ranks, 
       ranks_(ranks),
       reporter_(reporter),
       lease_(input),
-      resume_from_(find_resume_point(input)) {}
+      resume_from_(find_resume_point(input)),
+      writer_(writer_options(), ranks) {}
+
+CheckpointWriter::Options Checkpointing::writer_options() {
+  CheckpointWriter::Options options;
+  options.output_dir = input_.spec().training().output_dir();
+  options.total_limit = input_.spec().training().save_total_limit();
+  options.before_publish = [this] { lease_.check(); };
+  options.on_saved = [this](const SavedCheckpoint& saved) {
+    v1::CheckpointSaved report;
+    report.set_step(saved.step);
+    report.set_path(saved.path.string());
+    report.set_bytes(saved.bytes);
+    report.set_seconds(saved.seconds);
+    report.set_stall_seconds(saved.stall_seconds);
+    reporter_.saved(report);
+  };
+  return options;
+}
 
 // Each rank has looked for itself.
 void Checkpointing::agree_on_resume() const {
@@ -52,6 +69,8 @@ std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& t
                                                          AdamW& optimizer) {
   agree_on_resume();
   if (!resume_from_) return std::nullopt;
+  // Here too, as the run may have nothing left to save.
+  if (ranks_.rank() == 0) delete_leftovers(input_.spec().training().output_dir());
   CheckpointReader reader(resume_from_->path, resume_from_->field);
   reader.load(state_vectors(trainable, optimizer), ranks_.rank());
   optimizer.set_step(reader.state().step());
@@ -67,7 +86,6 @@ void Checkpointing::save(v1::CheckpointState& state, const TrainableModel& train
   if (saved_step_ == state.step()) return;
   if (state.best().has_value() && state.best().step() == state.step())
     state.mutable_best()->set_checkpoint_step(state.step());
-  const auto begin = std::chrono::steady_clock::now();
   reporter_.progress("save", state.step());
   lease_.check();
   const v1::Training& training = input_.spec().training();
@@ -78,17 +96,9 @@ void Checkpointing::save(v1::CheckpointState& state, const TrainableModel& train
   complete.set_model_path(input_.spec().model().path());
   complete.set_tokenizer_path(tokenizer_directory(input_.spec()));
   complete.set_dtype(input_.spec().model().dtype());
-  const SavedCheckpoint saved =
-      save_checkpoint(training.output_dir(), complete, state_vectors(trainable, optimizer),
-                      training.save_total_limit(), ranks_);
+  writer_.begin(complete, state_vectors(trainable, optimizer));
+  if (!training.async_save()) writer_.finish();
   saved_step_ = state.step();
-  v1::CheckpointSaved report;
-  report.set_step(state.step());
-  report.set_path(saved.path.string());
-  report.set_bytes(saved.bytes);
-  report.set_seconds(
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  reporter_.saved(report);
 }
 
 int Checkpointing::load_best(const v1::CheckpointState& state, const TrainableModel& trainable) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tessera/v1/trainer.pb.h"
+#include "worker/checkpoint/writer.h"
 #include "worker/optim/adamw.h"
 #include "worker/trainer/control.h"
 #include "worker/trainer/plan.h"
@@ -26,24 +27,35 @@ class Checkpointing {
   // ranks do not see the same one.
   std::optional<v1::CheckpointState> resume(const TrainableModel& trainable, AdamW& optimizer);
 
-  // Collective. A step is saved once, however often this is called. Names the step in state.best
-  // where it is the best evaluation's; that checkpoint outlives save_total_limit. Throws
-  // NetworkError when the lease ran out, std::system_error.
+  // Collective. Starts to save, and with training.async_save returns while that goes on. A step is
+  // saved once, however often this is called. Names the step in state.best where it is the best
+  // evaluation's; that checkpoint outlives save_total_limit. Throws NetworkError when the lease ran
+  // out, std::system_error when this save or the one before failed.
   void save(v1::CheckpointState& state, const TrainableModel& trainable, const AdamW& optimizer);
+  // A step's part in a save that goes on: this rank's numbers for the step's all-reduce, and what
+  // is to be done with their sums. Throws as save() does.
+  CheckpointWriter::Progress progress() const { return writer_.progress(); }
+  void agree(const CheckpointWriter::Progress& sum) { writer_.agree(sum); }
+  // Call before weights or optimizer states change.
+  void before_update() { writer_.before_update(); }
+  // Collective. Blocks until the save that goes on is complete. Throws as save() does.
+  void finish() { writer_.finish(); }
   // Collective. Loads the weights of the checkpoint that state.best names, and returns its step; 0
-  // where there is none any more. Throws UserError.
+  // where there is none any more. Requires finish(). Throws UserError.
   int load_best(const v1::CheckpointState& state, const TrainableModel& trainable);
   // Collective. Writes output_dir/final and returns its path. Throws as save() does.
   std::string export_model(int step, const TrainableModel& trainable);
 
  private:
   void agree_on_resume() const;
+  CheckpointWriter::Options writer_options();
 
   const v1::TrainerInput& input_;
   Collectives& ranks_;
   Reporter& reporter_;
   Lease lease_;
   std::optional<ResumePoint> resume_from_;
+  CheckpointWriter writer_;
   int saved_step_ = 0;
 };
 

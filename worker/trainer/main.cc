@@ -10,6 +10,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -59,7 +60,7 @@ v1::Failure current_failure() {
     return make_failure(v1::Failure::MEMORY, error.what_without_backtrace());
   } catch (const std::system_error& error) {
     // Only the user can make room; a restart would end the same way.
-    if (error.code() == std::errc::no_space_on_device) {
+    if (error.code() == std::errc::no_space_on_device || error.code().value() == EDQUOT) {
       return make_failure(v1::Failure::USER, error.what(), "training.output_dir");
     }
     return make_failure(v1::Failure::DEVICE, error.what());

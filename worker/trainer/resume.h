@@ -8,6 +8,7 @@
 
 #include "tessera/v1/trainer.pb.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/parallel/flat_layout.h"
 #include "worker/trainer/epochs.h"
 
 namespace tessera {

@@ -90,6 +90,7 @@ v1::Finished Trainer::run() {
     if (step.commands.save_checkpoint) checkpointing_.save(state_, trainable_, *optimizer_);
     stopped = step.commands.stop;
   }
+  checkpointing_.finish();
   v1::Finished finished;
   finished.set_step(state_.step());
   finished.set_stopped(stopped);
@@ -171,6 +172,7 @@ Trainer::StepEnd Trainer::train_step() {
   check_finite(state_.window().loss(), "loss");
   check_finite(grad_norm, "gradient norm");
   const double rate = learning_rate();
+  checkpointing_.before_update();
   optimizer_->step(rate, clip_scale(grad_norm, spec_.training().max_grad_norm()));
   for (ShardedUnit* unit : trainable_.unit_pointers()) unit->clear_gradient();
   const bool epoch_ended = advance(data);
@@ -224,18 +226,21 @@ LabelSumsList Trainer::train_microbatches(const StepData& data) {
   return sums;
 }
 
-// One small all-reduce a step: the metrics, and whether any rank was told to stop or save, so that
-// all ranks do so after the same step.
+// One small all-reduce a step: the metrics, whether any rank was told to stop or save, so that all
+// ranks do so after the same step, and how far the save that goes on is.
 Trainer::Reduced Trainer::reduce(const LabelSumsList& sums) {
   const CommandReader::Pending mine = commands_.take();
-  const at::Tensor commands =
-      at::tensor({mine.stop ? 1.0 : 0.0, mine.save_checkpoint ? 1.0 : 0.0}, at::kDouble);
-  at::Tensor values = at::cat({sums.flat(), commands.to(device_)});
+  const CheckpointWriter::Progress written = checkpointing_.progress();
+  const at::Tensor told = at::tensor(
+      {mine.stop ? 1.0 : 0.0, mine.save_checkpoint ? 1.0 : 0.0, written.done, written.failed},
+      at::kDouble);
+  at::Tensor values = at::cat({sums.flat(), told.to(device_)});
   ranks_->all_reduce_sum(values);
   values = values.cpu();
   const double* v = values.const_data_ptr<double>();
-  const double* told = v + values.numel() - 2;
-  return {sums.read(v), {.stop = told[0] > 0, .save_checkpoint = told[1] > 0}};
+  const double* all_told = v + values.numel() - told.numel();
+  checkpointing_.agree({.done = all_told[2], .failed = all_told[3]});
+  return {sums.read(v), {.stop = all_told[0] > 0, .save_checkpoint = all_told[1] > 0}};
 }
 
 // Counts the step and moves the data cursor behind it. True: that was the end of an epoch.

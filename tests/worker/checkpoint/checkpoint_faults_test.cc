@@ -22,6 +22,7 @@ using testing::example_shards;
 using testing::kJob;
 using testing::names_in;
 using testing::run_ranks;
+using testing::save_checkpoint;
 using testing::state_at;
 using testing::TempDir;
 

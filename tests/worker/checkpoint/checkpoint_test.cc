@@ -16,6 +16,7 @@ using testing::example_shards;
 using testing::kJob;
 using testing::names_in;
 using testing::run_ranks;
+using testing::save_checkpoint;
 using testing::state_at;
 using testing::TempDir;
 
@@ -58,14 +59,20 @@ TEST(Checkpoint, LoadsAtAnyWorldSizeBitExactly) {
 
 TEST(Checkpoint, ReportsTheBytesOnDisk) {
   TempDir directory;
+  std::atomic<int> reported = 0;
   run_ranks(Backend::kThreads, 3, [&](Collectives& ranks) {
-    const auto saved = save_checkpoint(directory.path(), state_at(1),
-                                       example_shards(ranks.rank(), 3, 1), 0, ranks);
-    int64_t bytes = 0;
-    for (const auto& file : fs::directory_iterator(saved.path))
-      bytes += static_cast<int64_t>(file.file_size());
-    EXPECT_EQ(saved.bytes, bytes);
+    const auto expect_size = [&](const SavedCheckpoint& saved) {
+      int64_t bytes = 0;
+      for (const auto& file : fs::directory_iterator(saved.path))
+        bytes += static_cast<int64_t>(file.file_size());
+      EXPECT_EQ(saved.bytes, bytes);
+      ++reported;
+    };
+    CheckpointWriter writer({.output_dir = directory.path(), .on_saved = expect_size}, ranks);
+    writer.begin(state_at(1), example_shards(ranks.rank(), 3, 1));
+    writer.finish();
   });
+  EXPECT_EQ(reported, 1);
   EXPECT_THAT(names_in(directory.path() / "checkpoint-1"),
               ::testing::ElementsAre("rank-00000.safetensors", "rank-00001.safetensors",
                                      "rank-00002.safetensors", "state.json"));

@@ -13,6 +13,8 @@
 #include "tests/support/ranks.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/parallel/flat_layout.h"
 
 namespace tessera::testing {
 
@@ -73,6 +75,15 @@ inline v1::CheckpointState state_at(int step, const std::string& job_id = kJob) 
   state.set_row(int64_t{1} << 40);
   state.set_seed(42);
   return state;
+}
+
+// Saves with a writer that is there for nothing else.
+inline void save_checkpoint(const std::filesystem::path& directory,
+                            const v1::CheckpointState& state, const std::vector<FlatShard>& shards,
+                            int total_limit, Collectives& ranks) {
+  CheckpointWriter writer({.output_dir = directory, .total_limit = total_limit}, ranks);
+  writer.begin(state, shards);
+  writer.finish();
 }
 
 // Fills rank 0's shards, or those of `rank`.
