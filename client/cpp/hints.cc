@@ -76,7 +76,6 @@ constexpr ForeignName kForeignNames[] = {
     {"push_to_hub", "results stay on this machine; remove it"},
     {"quantization", "quantization is not built yet"},
     {"remove_unused_columns", "only the text field is read; remove it"},
-    {"report_to", "events are in `tessera watch` and /metrics; remove it"},
     {"reward", "it is not built yet"},
     {"run_name", "use name, at the top of the file"},
     {"save_safetensors", "weights are always safetensors; remove it"},

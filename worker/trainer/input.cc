@@ -103,6 +103,12 @@ LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const Model
   return options;
 }
 
+std::filesystem::path logging_directory(const v1::TrainerInput& input) {
+  const v1::Training& training = input.spec().training();
+  if (!training.logging_dir().empty()) return training.logging_dir();
+  return std::filesystem::path(training.output_dir()) / "runs" / input.job_id();
+}
+
 std::filesystem::path tokenizer_directory(const v1::JobSpec& spec) {
   return spec.model().tokenizer().empty() ? spec.model().path() : spec.model().tokenizer();
 }

@@ -28,6 +28,9 @@ std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, 
 LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const ModelConfig& config,
                              int rank, int world_size);
 
+// Directory of the event files: training.logging_dir, else output_dir/runs/JOB_ID.
+std::filesystem::path logging_directory(const v1::TrainerInput& input);
+
 // Directory of the tokenizer: model.tokenizer, else model.path.
 std::filesystem::path tokenizer_directory(const v1::JobSpec& spec);
 

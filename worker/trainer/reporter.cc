@@ -43,6 +43,7 @@ void Reporter::step(const v1::StepMetrics& metrics) {
   v1::TrainerEvent event;
   *event.mutable_step() = metrics;
   events_.write(std::move(event));
+  if (tensorboard_) tensorboard_->step(metrics);
 }
 
 void Reporter::evaluated(const v1::EvalMetrics& metrics) {
@@ -50,6 +51,7 @@ void Reporter::evaluated(const v1::EvalMetrics& metrics) {
   v1::TrainerEvent event;
   *event.mutable_eval() = metrics;
   events_.write(std::move(event));
+  if (tensorboard_) tensorboard_->evaluated(metrics);
 }
 
 void Reporter::saved(const v1::CheckpointSaved& checkpoint) {

@@ -3,13 +3,16 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/memory/ledger.h"
 #include "worker/trainer/events.h"
+#include "worker/trainer/tensorboard.h"
 
 namespace tessera {
 
@@ -19,6 +22,11 @@ class Reporter {
   // All references outlive this.
   Reporter(EventWriter& events, const MemoryLedger& ledger, int rank)
       : events_(events), ledger_(ledger), rank_(rank) {}
+
+  // From now on, rank 0 writes its metrics to TensorBoard too.
+  void report_to(std::unique_ptr<TensorBoardWriter> tensorboard) {
+    tensorboard_ = std::move(tensorboard);
+  }
 
   void started(int resumed_step);
   // Warns of what config.json and the weights hold and the model has no use for.
@@ -39,6 +47,7 @@ class Reporter {
   EventWriter& events_;
   const MemoryLedger& ledger_;
   int rank_;
+  std::unique_ptr<TensorBoardWriter> tensorboard_;
   std::chrono::steady_clock::time_point last_memory_{};
 };
 

@@ -41,6 +41,10 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
       objective_(make_objective(spec_)),
       best_metric_(spec_.training()) {
   reporter_.started(checkpointing_.resumed_step());
+  if (ranks_->rank() == 0 && spec_.training().report_to() == "tensorboard") {
+    reporter_.report_to(std::make_unique<TensorBoardWriter>(logging_directory(input_),
+                                                            checkpointing_.resumed_step()));
+  }
   train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size, reporter_.data());
   loader_ = std::make_unique<Loader>(
       *train_data_,

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""TensorBoard event files of a small job on two ranks, read back.
+
+    observe_test.py --trainer PATH --assets DIR
+
+The event files are read with a reader of this test's own, from the record format and the numbers
+of the protobuf fields, so that a mistake in the trainer's own schema shows.
+"""
+
+import argparse
+import pathlib
+import struct
+import sys
+import tempfile
+
+import ranks
+
+STEPS, SAVED_STEP = 4, 2
+TRAIN_TAGS = {
+    "train/loss": "loss",
+    "train/grad_norm": "gradNorm",
+    "train/learning_rate": "learningRate",
+    "train/epoch": "epoch",
+    "train/entropy": "entropy",
+    "train/mean_token_accuracy": "meanTokenAccuracy",
+    "train/num_tokens": "numTokens",
+}
+EVAL_TAGS = {"eval/loss": "loss", "eval/entropy": "entropy", "eval/runtime": "seconds"}
+
+
+class ObserveError(Exception):
+    """What a file lacks, or holds otherwise than it should."""
+
+
+def expect(condition, message):
+    if not condition:
+        raise ObserveError(message)
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def records(path):
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        head = data[at : at + 8]
+        (length,) = struct.unpack("<Q", head)
+        body = data[at + 12 : at + 12 + length]
+        checks = data[at + 8 : at + 12] + data[at + 12 + length : at + 16 + length]
+        expect(len(body) == length and len(checks) == 8, f"{path.name}: a torn record")
+        expect(
+            struct.unpack("<II", checks) == (crc32c(head), crc32c(body)),
+            f"{path.name}: a wrong checksum",
+        )
+        yield body
+        at += 16 + length
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+def fields(data):
+    """(number, value) of each field of a serialised message."""
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = varint(data, at)
+        elif kind == 2:
+            length, at = varint(data, at)
+            value, at = data[at : at + length], at + length
+        else:
+            code, size = {1: ("<d", 8), 5: ("<f", 4)}[kind]
+            (value,) = struct.unpack(code, data[at : at + size])
+            at += size
+        yield key >> 3, value
+
+
+def read_events(path):
+    """(version, step of the session start, {(tag, step): value}) of one file."""
+    version, start, values = None, None, {}
+    for body in records(path):
+        event = dict(fields(body))
+        expect(event[1] > 1.7e9, f"an event at {event[1]}")
+        step = event.get(2, 0)
+        version = event.get(3, version)
+        if 7 in event:
+            expect(dict(fields(event[7])) == {1: 1}, f"a session log of {event[7]}")
+            start = step
+        for number, value in fields(event.get(5, b"")):
+            expect(number == 1, f"field {number} in a summary")
+            entry = dict(fields(value))
+            values[entry[1].decode(), step] = entry[2]
+    return version, start, values
+
+
+def make_spec(assets, output, **training):
+    return {
+        "name": "observe",
+        "method": {"sft": {"max_length": 64}},
+        "model": {
+            "path": str(assets / "models" / "qwen3"),
+            "tokenizer": str(assets / "tokenizer"),
+        },
+        "data": {
+            "train": str(assets / "data" / "short.jsonl"),
+            "eval": str(assets / "data" / "eval.jsonl"),
+        },
+        "training": {
+            "max_steps": STEPS,
+            "per_device_train_batch_size": 2,
+            "learning_rate": 1e-3,
+            "save_steps": SAVED_STEP,
+            "output_dir": str(output),
+        }
+        | training,
+        "parallelism": {"num_processes": 2},
+        "resources": {"device": "cpu", "cpu_threads": 1},
+    }
+
+
+def train(options, spec):
+    with tempfile.TemporaryDirectory() as scratch:
+        return ranks.run(options.trainer, spec, 2, scratch)
+
+
+def near(got, want):
+    return abs(got - want) <= 1e-6 * max(abs(want), 1e-30)
+
+
+def check_values(values, events):
+    steps = [event["step"] for event in events if "step" in event]
+    expect(steps, "there are no step events")
+    for event in steps:
+        for tag, name in TRAIN_TAGS.items():
+            got, want = values.get((tag, event["step"])), float(event[name])
+            expect(got is not None and near(got, want), f"{tag}, {event['step']}: {got}, {want}")
+    evaluation = next(event["eval"] for event in events if "eval" in event)
+    for tag, name in EVAL_TAGS.items():
+        got, want = values.get((tag, STEPS)), evaluation[name]
+        expect(got is not None and near(got, want), f"{tag}: {got}, {want}")
+
+
+def check_tensorboard(options, scratch):
+    output = scratch / "run"
+    logs = scratch / "logs"
+    spec = make_spec(options.assets, output, report_to="tensorboard", logging_dir=str(logs))
+    events = train(options, spec)
+    (first,) = logs.iterdir()
+    version, start, values = read_events(first)
+    expect((version, start) == (b"brain.Event:2", 1), f"it begins with {version}, {start}")
+    check_values(values, events)
+    expect(("train/time/forward_seconds", 1) in values, f"the tags are {sorted(values)}")
+    again = make_spec(
+        options.assets,
+        output,
+        report_to="tensorboard",
+        logging_dir=str(logs),
+        resume_from_checkpoint=str(output / f"checkpoint-{SAVED_STEP}"),
+    )
+    resumed = train(options, again)
+    (second,) = set(logs.iterdir()) - {first}
+    _, start, values = read_events(second)
+    expect(start == SAVED_STEP + 1, f"the second file begins with step {start}")
+    expect(min(step for _, step in values) == SAVED_STEP + 1, "it repeats earlier steps")
+    check_values(values, resumed)
+    return f"{len(values)} values in the second file"
+
+
+def check_default_place(options, scratch):
+    output = scratch / "quiet"
+    train(options, make_spec(options.assets, output, max_steps=1))
+    expect(not (output / "runs").exists(), "event files without report_to")
+    output = scratch / "default"
+    train(options, make_spec(options.assets, output, max_steps=1, report_to="tensorboard"))
+    files = [path.parent.name for path in output.glob("runs/*/events.out.tfevents.*")]
+    expect(files == ["parity"], f"the event files are under {files}")
+    return "output_dir/runs/JOB"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trainer", required=True, type=pathlib.Path)
+    parser.add_argument("--assets", required=True, type=pathlib.Path)
+    options = parser.parse_args()
+    options.assets = options.assets.resolve()
+    failed = False
+    for body in (check_tensorboard, check_default_place):
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                print(f"ok: {body.__name__}: {body(options, pathlib.Path(scratch))}", flush=True)
+            except (ObserveError, ranks.RunError) as problem:
+                failed = True
+                print(f"FAILED: {body.__name__}: {problem}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
