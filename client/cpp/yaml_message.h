@@ -25,7 +25,7 @@ struct FilledMessage {
 };
 
 // A list of one may be written without its brackets. Requires: `message` is empty, and its lists
-// are of texts or sections.
+// are of texts, of int32 or of sections.
 FilledMessage fill_from_yaml(const YamlNode& root, google::protobuf::Message& message);
 
 }  // namespace tessera

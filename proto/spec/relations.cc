@@ -71,6 +71,11 @@ void check_training(const v1::JobSpec& spec, Violations& out) {
                                 spec.parallelism().num_processes(),
                                 ": every label token of a step counts the same")});
   }
+  for (const int32_t step : training.profile_steps()) {
+    if (step >= 1) continue;
+    out.push_back({"training.profile_steps", absl::StrCat("training.profile_steps holds ", step,
+                                                          ", must hold steps, which begin at 1")});
+  }
   check_evaluation(spec, out);
   check_schedule(training, out);
 }

@@ -159,6 +159,8 @@ const BadFile kBadFiles[] = {
      "job.yaml:9:14: training.max_steps is 99999999999, must be a whole number that fits 32 bits"},
     {"ListForNumber", edited("200", "[1, 2]"),
      "job.yaml:9:14: training.max_steps is a list, must be a whole number"},
+    {"NumberInAList", edited("max_steps: 200", "max_steps: 200\n  profile_steps: [3, x]"),
+     "job.yaml:10:22: training.profile_steps[1] is x, must be a whole number, or a list of them"},
     {"SectionForNumber", edited("200", "{a: 1}"),
      "job.yaml:9:14: training.max_steps is a section, must be a whole number"},
     {"NoValue", edited(" 200", ""),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TensorBoard event files of a small job on two ranks, read back.
+"""TensorBoard event files and Chrome traces of a small job on two ranks, read back.
 
     observe_test.py --trainer PATH --assets DIR
 
@@ -8,6 +8,7 @@ of the protobuf fields, so that a mistake in the trainer's own schema shows.
 """
 
 import argparse
+import json
 import pathlib
 import struct
 import sys
@@ -15,7 +16,7 @@ import tempfile
 
 import ranks
 
-STEPS, SAVED_STEP = 4, 2
+STEPS, SAVED_STEP, TRACED_STEPS = 4, 2, [3, 4]
 TRAIN_TAGS = {
     "train/loss": "loss",
     "train/grad_norm": "gradNorm",
@@ -26,6 +27,7 @@ TRAIN_TAGS = {
     "train/num_tokens": "numTokens",
 }
 EVAL_TAGS = {"eval/loss": "loss", "eval/entropy": "entropy", "eval/runtime": "seconds"}
+PHASES = {"data", "forward", "backward", "optimizer", "communication wait"}
 
 
 class ObserveError(Exception):
@@ -186,11 +188,53 @@ def check_default_place(options, scratch):
     output = scratch / "quiet"
     train(options, make_spec(options.assets, output, max_steps=1))
     expect(not (output / "runs").exists(), "event files without report_to")
+    expect(not (output / "traces").exists(), "a trace without profile_steps")
     output = scratch / "default"
     train(options, make_spec(options.assets, output, max_steps=1, report_to="tensorboard"))
     files = [path.parent.name for path in output.glob("runs/*/events.out.tfevents.*")]
     expect(files == ["parity"], f"the event files are under {files}")
     return "output_dir/runs/JOB"
+
+
+def end(span):
+    return span["ts"] + span["dur"]
+
+
+def contains(outer, inner):
+    return outer["ts"] <= inner["ts"] and end(inner) <= end(outer)
+
+
+def check_nesting(name, spans):
+    """Spans of a thread lie in each other or apart."""
+    open_spans = {}
+    for span in sorted(spans, key=lambda span: (span["ts"], -span["dur"])):
+        stack = open_spans.setdefault((span["pid"], span["tid"]), [])
+        while stack and end(stack[-1]) <= span["ts"]:
+            stack.pop()
+        if stack:
+            expect(contains(stack[-1], span), f"{name}: {span} ends after {stack[-1]}")
+        stack.append(span)
+
+
+def check_traces(options, scratch):
+    output = scratch / "traced"
+    events = train(options, make_spec(options.assets, output, profile_steps=TRACED_STEPS))
+    names = sorted(path.name for path in (output / "traces").iterdir())
+    wanted = [f"step-{step}-rank-{rank}.json" for step in TRACED_STEPS for rank in (0, 1)]
+    expect(names == wanted, f"{names}")
+    logs = [event["log"]["text"] for event in events if "log" in event]
+    expect(any(names[0] in text for text in logs), f"the log says {logs}")
+    for name in names:
+        trace = json.loads((output / "traces" / name).read_text())
+        spans = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+        found = {event["name"] for event in spans}
+        expect(found >= PHASES, f"{name} lacks {PHASES - found}")
+        expect({"aten::mm", "aten::embedding"} & found, f"{name} has no operators: {found}")
+        check_nesting(name, spans)
+        backward = next(event for event in spans if event["name"] == "backward")
+        inside = [e for e in spans if e["name"] == "aten::mm" and contains(backward, e)]
+        expect(inside, f"{name}: backward has no matrix product in it")
+    return f"{len(spans)} spans"
 
 
 def main():
@@ -202,7 +246,7 @@ def main():
     options = parser.parse_args()
     options.assets = options.assets.resolve()
     failed = False
-    for body in (check_tensorboard, check_default_place):
+    for body in (check_tensorboard, check_default_place, check_traces):
         with tempfile.TemporaryDirectory() as scratch:
             try:
                 print(f"ok: {body.__name__}: {body(options, pathlib.Path(scratch))}", flush=True)

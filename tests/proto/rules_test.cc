@@ -150,6 +150,8 @@ const BadField kBadFields[] = {
        while (s.data().train_size() < 1001) s.mutable_data()->add_train("/t.jsonl");
      },
      "data.train is a list of 1001, must be at most 1000 long"},
+    {"ProfiledStep", [](auto& s) { s.mutable_training()->add_profile_steps(0); },
+     "training.profile_steps holds 0, must hold steps, which begin at 1"},
     {"NoDocuments", [](auto& s) { s.mutable_data()->clear_train(); }, "data.train is missing"},
     {"TrainAndMixture", [](auto& s) { s.mutable_data()->add_mixture()->add_path("/a.jsonl"); },
      "data.mixture is given beside data.train, must be the only one of the two"},
@@ -345,8 +347,9 @@ TEST(RulesTest, EveryScalarFieldHasARuleOfItsOwn) {
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return;
     ++visited;
     if (field.is_repeated()) {
-      EXPECT_EQ(field.cpp_type(), FieldDescriptor::CPPTYPE_STRING)
-          << field.full_name() << ": rules.cc checks lists of texts";
+      EXPECT_TRUE(field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ||
+                  field.cpp_type() == FieldDescriptor::CPPTYPE_INT32)
+          << field.full_name() << ": job files have lists of texts and of whole numbers";
       EXPECT_TRUE(field.options().GetExtension(v1::rule).has_max()) << field.full_name();
       return;
     }

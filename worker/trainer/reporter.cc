@@ -61,6 +61,8 @@ void Reporter::saved(const v1::CheckpointSaved& checkpoint) {
   events_.write(std::move(event));
 }
 
+void Reporter::info(const std::string& text) { events_.log(v1::LogLine::INFO, rank_, text); }
+
 void Reporter::memory(int step, bool now) {
   const auto time = std::chrono::steady_clock::now();
   if (!now && time - last_memory_ < kMemoryInterval) return;

@@ -40,6 +40,7 @@ class Reporter {
   void step(const v1::StepMetrics& metrics);
   void evaluated(const v1::EvalMetrics& metrics);
   void saved(const v1::CheckpointSaved& checkpoint);
+  void info(const std::string& text);
   // At most one a second, unless `now`.
   void memory(int step, bool now);
 

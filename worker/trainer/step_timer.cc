@@ -7,14 +7,18 @@ double seconds(StepTimer::Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+constexpr const char* kPhaseNames[kNumPhases] = {"data", "forward", "backward", "optimizer"};
+
 class WaitScope {
  public:
-  explicit WaitScope(StepTimer& timer) : timer_(timer), begin_(StepTimer::Clock::now()) {}
+  explicit WaitScope(StepTimer& timer)
+      : timer_(timer), begin_(StepTimer::Clock::now()), trace_("communication wait") {}
   ~WaitScope() { timer_.add_wait(StepTimer::Clock::now() - begin_); }
 
  private:
   StepTimer& timer_;
   StepTimer::Clock::time_point begin_;
+  TraceScope trace_;
 };
 
 class TimedWork : public Work {
@@ -63,6 +67,7 @@ void StepTimer::begin_step() {
   wait_ = phase_wait_ = {};
   step_begin_ = phase_begin_ = Clock::now();
   phase_ = Phase::kData;
+  trace_.emplace(kPhaseNames[static_cast<int>(phase_)]);
 }
 
 void StepTimer::close_phase(Clock::time_point now) {
@@ -74,11 +79,14 @@ void StepTimer::close_phase(Clock::time_point now) {
 void StepTimer::enter(Phase phase) {
   close_phase(Clock::now());
   phase_ = phase;
+  trace_.reset();
+  trace_.emplace(kPhaseNames[static_cast<int>(phase_)]);
 }
 
 v1::StepTime StepTimer::end_step() {
   const Clock::time_point now = Clock::now();
   close_phase(now);
+  trace_.reset();
   v1::StepTime time;
   time.set_data_seconds(seconds(spent_[static_cast<int>(Phase::kData)]));
   time.set_forward_seconds(seconds(spent_[static_cast<int>(Phase::kForward)]));

@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "tessera/v1/telemetry.pb.h"
 #include "worker/parallel/collectives.h"
+#include "worker/trainer/trace.h"
 
 namespace tessera {
 
@@ -34,6 +36,7 @@ class StepTimer {
   Phase phase_ = Phase::kData;
   Clock::duration spent_[kNumPhases]{};
   Clock::duration wait_{}, phase_wait_{};
+  std::optional<TraceScope> trace_;  // of the phase
 };
 
 // The same collectives, with the time in blocking calls reported to `timer`. Both must outlive it.

@@ -31,6 +31,9 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
                  EventWriter& events, MemoryLedger& ledger, CommandReader& commands)
     : input_(input),
       spec_(input.spec()),
+      trace_(std::filesystem::path(spec_.training().output_dir()) / "traces",
+             {spec_.training().profile_steps().begin(), spec_.training().profile_steps().end()},
+             ranks.rank(), device),
       ranks_(make_timed_collectives(ranks, timer_)),
       device_(device),
       commands_(commands),
@@ -162,6 +165,7 @@ Trainer::StepData Trainer::next_step_data() const {
 
 // Forward, backward and update.
 Trainer::StepEnd Trainer::train_step() {
+  trace_.begin_step(state_.step() + 1);
   timer_.begin_step();
   lease_.check();
   const StepData data = next_step_data();
@@ -187,6 +191,7 @@ Trainer::StepEnd Trainer::train_step() {
 
 void Trainer::note_step(const StepData& data, double grad_norm, double rate) {
   const v1::StepTime time = timer_.end_step();
+  if (const auto trace = trace_.end_step()) reporter_.info("trace: " + trace->string());
   last_step_.set_step(state_.step());
   last_step_.set_total_steps(static_cast<int32_t>(total_steps_));
   last_step_.set_grad_norm(grad_norm);

@@ -26,6 +26,7 @@
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reporter.h"
 #include "worker/trainer/step_timer.h"
+#include "worker/trainer/trace.h"
 
 namespace tessera {
 
@@ -76,6 +77,7 @@ class Trainer {
 
   const v1::TrainerInput& input_;
   const v1::JobSpec& spec_;
+  StepTrace trace_;  // outlives the scopes in timer_
   StepTimer timer_;
   std::unique_ptr<Collectives> ranks_;  // timed
   at::Device device_;

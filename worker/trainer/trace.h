@@ -1,0 +1,48 @@
+// Chrome traces of chosen training steps: every operator that LibTorch ran on this rank, inside our
+// own phases (data, forward, backward, optimizer) and waits for other ranks. chrome://tracing,
+// Perfetto and TensorBoard's profiler read it. Off, it costs nothing but a comparison a step.
+#pragma once
+
+#include <ATen/record_function.h>
+#include <c10/core/Device.h>
+
+#include <filesystem>
+#include <optional>
+#include <set>
+
+namespace tessera {
+
+class StepTrace {
+ public:
+  // Traces each of `steps`, from 1, into directory/step-STEP-rank-RANK.json.
+  StepTrace(std::filesystem::path directory, std::set<int> steps, int rank, at::Device device);
+  // Ends a trace that an error left running; it is not written.
+  ~StepTrace();
+  StepTrace(const StepTrace&) = delete;
+  StepTrace& operator=(const StepTrace&) = delete;
+
+  // In the thread that trains. Starts when `step` is a chosen one.
+  void begin_step(int step);
+  // Writes the trace and returns its file; none where none runs. Throws std::system_error.
+  std::optional<std::filesystem::path> end_step();
+
+ private:
+  const std::filesystem::path directory_;
+  const std::set<int> steps_;
+  const int rank_;
+  const at::Device device_;
+  int running_ = 0;  // the step; 0: none
+};
+
+// Names a stretch of this thread's time in the trace that runs, if one does. Scopes nest.
+class TraceScope {
+ public:
+  explicit TraceScope(const char* name) : record_(at::RecordScope::USER_SCOPE) {
+    if (record_.isActive()) record_.before(name);
+  }
+
+ private:
+  at::RecordFunction record_;
+};
+
+}  // namespace tessera
