@@ -77,6 +77,16 @@ CASES = {
         model="llama_tied", sft=packed("bfd_split", max_length=48)
     ),
     # The embedding of config.json's pad_token_id gets no gradient, wherever the token stands.
+    "qwen2": Case(model="qwen2"),
+    "qwen2_packing_bfd": Case(model="qwen2", data="short", sft=packed("bfd")),
+    "mistral": Case(model="mistral"),
+    "qwen3_moe": Case(model="qwen3_moe"),
+    "qwen3_moe_grad_accum": Case(
+        model="qwen3_moe",
+        sft={"router_aux_loss_coef": 0.5},
+        training={"gradient_accumulation_steps": 3, "max_steps": 4},
+        memory={"gradient_checkpointing": False},
+    ),
     "pad_token_in_text": Case(data="pads"),
     "pad_token_in_text_tied": Case(model="llama_tied", data="pads"),
     "grad_accum": Case(training={"gradient_accumulation_steps": 3, "max_steps": 5}),

@@ -24,6 +24,13 @@ QWEN3 = SHARED | {
     "model_type": "qwen3",
     "use_sliding_window": False,
 }
+QWEN2 = SHARED | {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "use_sliding_window": False,
+}
+MISTRAL = SHARED | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+QWEN3_MOE = QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
 # Sizes are such that little divides by two, three or four ranks.
 MODELS = {
     "llama": LLAMA
@@ -97,8 +104,83 @@ MODELS = {
         "tie_word_embeddings": False,
         "dtype": "float32",
     },
+    "qwen2": QWEN2
+    | {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 60,
+        "intermediate_size": 92,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    },
+    # Most documents are longer than the window.
+    "mistral": MISTRAL
+    | {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 56,
+        "intermediate_size": 88,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "sliding_window": 16,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {
+            "rope_theta": 10000.0,
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 256,
+        },
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+    },
+    # Experts on every second layer.
+    "qwen3_moe": QWEN3_MOE
+    | {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 48,
+        "intermediate_size": 76,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 12,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 36,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [],
+        "norm_topk_prob": True,
+        "router_aux_loss_coef": 0.01,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+    },
 }
 NUM_FILES = {"qwen3_untied": 2}
+
+
+def feed_forward_shapes(config, layer):
+    prefix, hidden = f"model.layers.{layer}.mlp.", config["hidden_size"]
+
+    def matrices(prefix, ffn):
+        return {
+            prefix + "gate_proj.weight": (ffn, hidden),
+            prefix + "up_proj.weight": (ffn, hidden),
+            prefix + "down_proj.weight": (hidden, ffn),
+        }
+
+    if "num_experts" not in config or (layer + 1) % config["decoder_sparse_step"] != 0:
+        return matrices(prefix, config["intermediate_size"])
+    shapes = {prefix + "gate.weight": (config["num_experts"], hidden)}
+    for expert in range(config["num_experts"]):
+        shapes |= matrices(f"{prefix}experts.{expert}.", config["moe_intermediate_size"])
+    return shapes
 
 
 def tensor_shapes(config):
@@ -115,21 +197,21 @@ def tensor_shapes(config):
             prefix + "self_attn.k_proj.weight": (key, hidden),
             prefix + "self_attn.v_proj.weight": (key, hidden),
             prefix + "self_attn.o_proj.weight": (hidden, query),
-            prefix + "mlp.gate_proj.weight": (ffn, hidden),
-            prefix + "mlp.up_proj.weight": (ffn, hidden),
-            prefix + "mlp.down_proj.weight": (hidden, ffn),
         }
-        if config["attention_bias"]:
+        shapes |= feed_forward_shapes(config, layer)
+        biases = {"q": query, "k": key, "v": key, "o": hidden}
+        if config["model_type"] == "qwen2":
+            del biases["o"]
+        if config["attention_bias"] or config["model_type"] == "qwen2":
             shapes |= {
-                prefix + f"self_attn.{part}_proj.bias": (size,)
-                for part, size in {"q": query, "k": key, "v": key, "o": hidden}.items()
+                prefix + f"self_attn.{part}_proj.bias": (size,) for part, size in biases.items()
             }
         if config.get("mlp_bias"):
             shapes |= {
                 prefix + f"mlp.{part}_proj.bias": (size,)
                 for part, size in {"gate": ffn, "up": ffn, "down": hidden}.items()
             }
-        if config["model_type"] == "qwen3":
+        if config["model_type"].startswith("qwen3"):
             shapes |= {
                 prefix + "self_attn.q_norm.weight": (head_dim,),
                 prefix + "self_attn.k_norm.weight": (head_dim,),

@@ -27,6 +27,7 @@ TOLERANCE = {
     "learning_rate": 1e-12,
     "epoch": 1e-12,
     "entropy": 1e-5,
+    "aux_loss": 1e-5,
     "eval_loss": 1e-5,
     "eval_entropy": 1e-5,
 }
@@ -49,6 +50,7 @@ JSON_NAMES = {
         "entropy": "entropy",
         "mean_token_accuracy": "meanTokenAccuracy",
         "epoch": "epoch",
+        "aux_loss": "auxLoss",
     },
     "eval": {
         "step": "step",

@@ -23,6 +23,7 @@ import transformers
 import trl
 from cases import CASES, EXPECTED
 from make_assets import make_assets
+from weights import weight_norms
 
 PACKAGES = ["trl", "transformers", "torch", "accelerate", "datasets", "tokenizers"]
 STEP_FIELDS = [
@@ -34,6 +35,7 @@ STEP_FIELDS = [
     "entropy",
     "mean_token_accuracy",
     "epoch",
+    "aux_loss",  # of a mixture of experts
 ]
 EVAL_FIELDS = [
     "step",
@@ -64,7 +66,7 @@ def train(case, assets, attention):
         def on_log(self, args, state, control, logs=None, **kwargs):
             logs = logs | {"step": state.global_step}
             if "grad_norm" in logs:
-                log["steps"].append({field: logs[field] for field in STEP_FIELDS})
+                log["steps"].append({field: logs[field] for field in STEP_FIELDS if field in logs})
             elif "eval_loss" in logs:
                 log["evals"].append({field: logs[field] for field in EVAL_FIELDS})
 
@@ -104,13 +106,15 @@ def train(case, assets, attention):
             else [[len(t)] for t in tokens]
         )
         trainer.train()
-    return log, rows.describe(zip(tokens, lengths, strict=True)), trainer.model
+        trainer.model.save_pretrained(f"{output}/final")
+        norms = weight_norms(pathlib.Path(output) / "final")
+    return log, rows.describe(zip(tokens, lengths, strict=True)), norms
 
 
 def record(name, assets):
     case = CASES[name]
     manifest = json.loads((assets / "manifest.json").read_text())
-    log, plan, model = train(case, assets, "sdpa")
+    log, plan, norms = train(case, assets, "sdpa")
     steps = log["steps"]
     # The same sums in another order: how far float32 lets two right programs drift apart.
     other = train(case, assets, "eager")[0]
@@ -118,10 +122,6 @@ def record(name, assets):
     drift = {
         field: max(abs(a[field] - b[field]) / abs(a[field]) for a, b in pairs)
         for field in ("loss", "grad_norm")
-    }
-    weights = {
-        parameter: values.detach().double().norm().item()
-        for parameter, values in model.named_parameters()
     }
     used = [
         file
@@ -137,7 +137,7 @@ def record(name, assets):
         "steps": steps,
         **({"evals": log["evals"]} if case.eval else {}),
         "rows": plan,
-        "weight_norms": weights,
+        "weight_norms": norms,
     }
     EXPECTED.mkdir(exist_ok=True)
     (EXPECTED / f"{name}.json").write_text(compact(result))
