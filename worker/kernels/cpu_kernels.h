@@ -33,6 +33,11 @@ struct LabelStats {
   float sum_of_exps;   // of the exponentials that label_stats leaves
 };
 
+// Of a row of scores: the largest, and the sum of their exponentials less that.
+struct SoftmaxSums {
+  float largest, sum;
+};
+
 struct AdamWStep {
   float gradient_scale;
   float decay;            // the weight is multiplied by it first: 1 - rate * weight_decay
@@ -77,6 +82,16 @@ struct CpuKernels {
   // One update of `count` weights. The gradients are scaled on the way and stay as they are.
   void (*adamw)(float* weights, float* exp_avgs, float* exp_avg_sqs, const float* gradients,
                 const AdamWStep& step, int64_t count);
+
+  // Attention scores of one query for `width` keys, of which it sees [first, last).
+  // Leaves exp(score - largest) where it sees, 0 elsewhere.
+  SoftmaxSums (*softmax)(float* scores, int64_t first, int64_t last, int64_t width);
+  // Leaves exp(score - lse) where it sees, 0 elsewhere.
+  void (*probabilities)(float* scores, float lse, int64_t first, int64_t last, int64_t width);
+  // Turns the gradient of the probabilities into that of the scores: p * (gradient - mean), with
+  // mean the sum of p * gradient.
+  void (*score_gradient)(float* gradient, const float* probabilities, float mean, int64_t width);
+  float (*dot)(const float* a, const float* b, int64_t width);
 
   template <typename T>
   const CpuTypedKernels<T>& of() const {

@@ -1,6 +1,7 @@
 // The table of one instruction set. A source file that includes this is compiled with its flags.
 #pragma once
 
+#include "worker/kernels/vec_attention.h"
 #include "worker/kernels/vec_norm.h"
 #include "worker/kernels/vec_pointwise.h"
 #include "worker/kernels/vec_softmax.h"
@@ -17,7 +18,14 @@ constexpr CpuTypedKernels<T> typed_kernels() {
 
 template <int kLanes>
 constexpr CpuKernels make_kernels(const char* name) {
-  return {name, typed_kernels<kLanes, float>(), typed_kernels<kLanes, Bfloat>(), adamw<kLanes>};
+  return {name,
+          typed_kernels<kLanes, float>(),
+          typed_kernels<kLanes, Bfloat>(),
+          adamw<kLanes>,
+          softmax<kLanes>,
+          probabilities<kLanes>,
+          score_gradient<kLanes>,
+          dot<kLanes>};
 }
 
 }  // namespace

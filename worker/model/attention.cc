@@ -12,6 +12,7 @@
 
 #include <optional>
 
+#include "worker/kernels/causal_attention.h"
 #include "worker/model/attention_dropout.h"
 #include "worker/model/attention_pieces.h"
 
@@ -40,9 +41,38 @@ class MaskOf {
   at::Tensor mask_;
 };
 
-// ATen's CPU flash kernel, once a piece: no work across boundaries. The log-sum-exp of all pieces
-// is kept in one flat tensor, a contiguous [N, num_queries] a piece, as its backward wants it.
-struct CpuAttention : Function<CpuAttention> {
+// Our own attention, in float32.
+struct CausalAttention : Function<CausalAttention> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
+                            const at::Tensor& v_TKH, std::vector<int64_t> cu_seqlens,
+                            int64_t window) {
+    at::Tensor out_TNH = at::empty_like(q_TNH, q_TNH.options(), at::MemoryFormat::Contiguous);
+    const at::Tensor lse = at::empty({q_TNH.size(0) * q_TNH.size(1)}, q_TNH.options());
+    causal_attention_out(out_TNH, lse, q_TNH, k_TKH, v_TKH, cu_seqlens, window);
+    ctx->save_for_backward({q_TNH, k_TKH, v_TKH, out_TNH, lse});
+    ctx->saved_data["cu_seqlens"] = std::move(cu_seqlens);
+    ctx->saved_data["window"] = window;
+    return out_TNH;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
+    const auto make_like = [](const at::Tensor& x) {
+      return at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
+    };
+    const AttentionGradients made{make_like(q), make_like(k), make_like(v)};
+    causal_attention_backward_out(made, grads[0].contiguous(), q, k, v, out, lse,
+                                  ctx->saved_data["cu_seqlens"].toIntVector(),
+                                  ctx->saved_data["window"].toInt());
+    return {made.q_TNH, made.k_TKH, made.v_TKH, at::Tensor(), at::Tensor()};
+  }
+};
+
+// ATen's CPU flash kernel for the other types, once a piece: no work across boundaries. The
+// log-sum-exp of all pieces is kept in one flat tensor, a contiguous [N, num_queries] a piece, as
+// its backward wants it.
+struct FlashAttention : Function<FlashAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
                             const at::Tensor& v_TKH, std::vector<int64_t> cu_seqlens,
                             int64_t window) {
@@ -126,8 +156,10 @@ at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TKH, const at::Te
                   const Documents& documents, const AttentionOptions& options) {
   if (options.dropout > 0)
     return attend_with_dropout(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options);
+  if (q_TNH.is_cpu() && q_TNH.scalar_type() == at::kFloat)
+    return CausalAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window);
   if (q_TNH.is_cpu())
-    return CpuAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window);
+    return FlashAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window);
   return attend_by_dispatch(q_TNH, k_TKH, v_TKH, documents, options.window);
 }
 

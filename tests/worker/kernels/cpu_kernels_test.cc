@@ -286,6 +286,55 @@ TEST_P(CpuKernelsTest, LogitsFarFromZero) {
   EXPECT_NEAR(stats.entropy, -expected, 1e-5);
 }
 
+// The part of a row of scores that a query sees: all of it, its end, a part in the middle, one.
+std::pair<int64_t, int64_t> seen_range(int64_t row, int64_t width) {
+  if (row == 0) return {0, width};
+  if (row == 1) return {width / 2, width};
+  return {width / 3, std::min(width, width / 3 + (row == 2 ? 1 : width / 2 + 1))};
+}
+
+TEST_P(CpuKernelsTest, AttentionScores) {
+  const Matrix<float> scores = make<float>(1);
+  Matrix<float> exps = scores, probabilities = scores;
+  std::vector<double> expected_exps, expected_probabilities;
+  for (int64_t row = 0; row < num_rows_; ++row) {
+    const auto [first, last] = seen_range(row, width_);
+    double largest = -1e30, sum = 0;
+    for (int64_t i = first; i < last; ++i) largest = std::max(largest, scores.at(row, i));
+    for (int64_t i = first; i < last; ++i) sum += std::exp(scores.at(row, i) - largest);
+    for (int64_t i = 0; i < width_; ++i) {
+      const double exp = i < first || i >= last ? 0 : std::exp(scores.at(row, i) - largest);
+      expected_exps.push_back(exp);
+      expected_probabilities.push_back(exp / sum);
+    }
+    const SoftmaxSums sums = kernels_->softmax(exps.rows()[row], first, last, width_);
+    EXPECT_EQ(sums.largest, static_cast<float>(largest));
+    EXPECT_NEAR(sums.sum, sum, 2e-6 * sum);
+    kernels_->probabilities(probabilities.rows()[row], static_cast<float>(largest + std::log(sum)),
+                            first, last, width_);
+  }
+  expect_near(exps, expected_exps);
+  expect_near(probabilities, expected_probabilities);
+}
+
+TEST_P(CpuKernelsTest, GradientOfAttentionScores) {
+  const Matrix<float> probabilities = make<float>(1), upstream = make<float>(2);
+  Matrix<float> gradient = upstream;
+  for (int64_t row = 0; row < num_rows_; ++row) {
+    double dot = 0, size = 0;
+    for (int64_t i = 0; i < width_; ++i) {
+      dot += probabilities.at(row, i) * upstream.at(row, i);
+      size += std::abs(probabilities.at(row, i) * upstream.at(row, i));
+    }
+    EXPECT_NEAR(kernels_->dot(probabilities.rows()[row], upstream.rows()[row], width_), dot,
+                1e-6 * (1 + size));
+    kernels_->score_gradient(gradient.rows()[row], probabilities.rows()[row], 0.25f, width_);
+  }
+  expect_near(gradient, table([&](int64_t row, int64_t i) {
+                return probabilities.at(row, i) * (upstream.at(row, i) - 0.25);
+              }));
+}
+
 TEST_P(CpuKernelsTest, AdamW) {
   const Matrix<float> weights(1, width_, 1), exp_avgs(1, width_, 2), gradients(1, width_, 4);
   Matrix<float> exp_avg_sqs(1, width_, 3);

@@ -102,7 +102,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                                          Case{{9, 5, 3}, 4, 2, 8, 4}, Case{{7, 2}, 2, 2, 8, 1},
                                          Case{{100, 40, 33}, 4, 2, 8, 33},
                                          Case{{700, 80}, 2, 1, 8, 300},
-                                         Case{{1500, 20}, 1, 1, 8, 600}));
+                                         Case{{1500, 20}, 1, 1, 8, 600},
+                                         // Longer than whole blocks of queries have scratch for.
+                                         Case{{5000}, 1, 1, 4}));
 
 TEST(AttentionDropout, ZeroesItsShareAndScalesTheRestUp) {
   constexpr int64_t kLength = 300;  // three blocks of queries

@@ -1,0 +1,34 @@
+// Causal attention within documents in float32 on a CPU, from matrix products of blocks of queries
+// with all the keys that they see: half the time of ATen's flash kernel, whose blocks are too small
+// for MKL's products. Scratch is a few MiB a thread.
+//
+// All tensors are float32: q, out and their gradients [T, N, H], k, v and theirs [T, K, H] with K
+// dividing N, of any strides but a last one of 1. Documents are cut out of T by cu_seqlens, which
+// begins with 0. A token sees itself and those before it in its document, `window` in all (0: no
+// limit). Scores are scaled by 1 / sqrt(H).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera {
+
+// Writes out, and to lse [T * N] the log-sum-exp of each query's scores: a contiguous [N, length] a
+// document.
+void causal_attention_out(const at::Tensor& out_TNH, const at::Tensor& lse, const at::Tensor& q_TNH,
+                          const at::Tensor& k_TKH, const at::Tensor& v_TKH,
+                          const std::vector<int64_t>& cu_seqlens, int64_t window);
+
+struct AttentionGradients {
+  at::Tensor q_TNH, k_TKH, v_TKH;
+};
+// Writes the gradients, from what the forward took and wrote. They may be no inputs.
+void causal_attention_backward_out(const AttentionGradients& grads, const at::Tensor& grad_out_TNH,
+                                   const at::Tensor& q_TNH, const at::Tensor& k_TKH,
+                                   const at::Tensor& v_TKH, const at::Tensor& out_TNH,
+                                   const at::Tensor& lse, const std::vector<int64_t>& cu_seqlens,
+                                   int64_t window);
+
+}  // namespace tessera
