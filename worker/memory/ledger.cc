@@ -5,6 +5,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -23,11 +24,15 @@ constexpr uint8_t kAllocatorPriority = 100;
 
 // glibc by default returns blocks of 128 KiB and more to the kernel at each free, and faults their
 // pages in again at the next allocation: 160,000 faults a training step. Below kMmapThreshold
-// (glibc's maximum) blocks are kept for reuse; larger ones still come and go with the kernel, so a
-// big temporary never stays resident. Free memory at the top of the heap above kTrimThreshold goes
-// back.
+// (glibc's maximum) blocks are kept for reuse, and the heap is never trimmed: what a step needs the
+// next one will. Larger blocks still come and go with the kernel, so a big temporary never stays
+// resident.
 constexpr int kMmapThreshold = 32 << 20;
-constexpr int kTrimThreshold = 256 << 20;
+constexpr int kNeverTrim = -1;
+
+// Blocks that hold whole huge pages ask for them: matrix products touch too many small ones for
+// the processor's table of pages.
+constexpr size_t kHugePage = 2 << 20;
 
 struct alignas(kAlignment) Header {
   void* block;
@@ -85,6 +90,13 @@ void release(void* data) {
                     " bytes of tensors are allocated");
 }
 
+void ask_for_huge_pages(uintptr_t begin, size_t bytes) {
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t last = (begin + bytes) / kHugePage * kHugePage;
+  // Where the kernel has none, the block stays as it is.
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
 class LedgerAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -98,6 +110,7 @@ class LedgerAllocator final : public c10::Allocator {
     void* block = std::malloc(bytes + kOverhead);
     if (block == nullptr) throw_out_of_memory(bytes);
     const auto begin = reinterpret_cast<uintptr_t>(block);
+    ask_for_huge_pages(begin, bytes + kOverhead);
     auto* header = reinterpret_cast<Header*>((begin + kAlignment - 1) / kAlignment * kAlignment);
     *header = {block, bytes, current_owner};
     charge(header->owner, static_cast<int64_t>(bytes));
@@ -124,7 +137,7 @@ std::string_view owner_name(Owner owner) {
 MemoryLedger& MemoryLedger::install() {
   static MemoryLedger* const ledger = [] {
     ::mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
-    ::mallopt(M_TRIM_THRESHOLD, kTrimThreshold);
+    ::mallopt(M_TRIM_THRESHOLD, kNeverTrim);
     // Never destroyed: LibTorch keeps the pointer, and tensors may outlive main.
     c10::SetCPUAllocator(new LedgerAllocator, kAllocatorPriority);
     return new MemoryLedger;
