@@ -7,6 +7,7 @@
 #include "worker/model/dropout.h"
 #include "worker/model/feed_forward.h"
 #include "worker/model/functions.h"
+#include "worker/model/fused_block.h"
 #include "worker/model/linear.h"
 
 namespace tessera {
@@ -54,13 +55,23 @@ class DecoderBlock : public Layer {
         q_norm_{name + ".self_attn.q_norm.weight", {c.head_dim}},
         k_norm_{name + ".self_attn.k_norm.weight", {c.head_dim}},
         post_norm_{name + ".post_attention_layernorm.weight", {c.hidden_size}},
-        feed_forward_(c.has_experts(index) ? make_experts(c, name) : make_mlp(c, name)) {}
+        feed_forward_(c.has_experts(index) ? make_experts(c, name) : make_mlp(c, name)) {
+    if (std::optional<GatedMlp> mlp = feed_forward_->gated())
+      fused_.emplace(self_attention(), &post_norm_, std::move(*mlp));
+  }
 
   at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) override {
     const at::Tensor mixed_TD =
         x_TD + dropped(attention(norm(x_TD, input_norm_), stream), stream, Draw::kAttention);
     const at::Tensor y_TD = feed_forward_->forward(norm(mixed_TD, post_norm_), stream);
     return mixed_TD + dropped(y_TD, stream, Draw::kFeedForward);
+  }
+
+  std::optional<at::Tensor> lean_forward(const at::Tensor& x_TD, const Stream& stream) override {
+    const bool drops =
+        stream.training && (config_.attention_dropout > 0 || config_.hidden_dropout > 0);
+    if (!fused_ || drops || !can_run_fused(x_TD, parameters())) return {};
+    return fused_block(x_TD, *fused_, stream);
   }
 
   std::vector<Parameter*> parameters() override {
@@ -100,12 +111,27 @@ class DecoderBlock : public Layer {
     return o_(attend(q_TNH, k_TKH, v_TKH, *stream.documents, options).flatten(1));
   }
 
+  SelfAttention self_attention() const {
+    const ModelConfig& c = config_;
+    return {&input_norm_,
+            c.qk_norm ? &q_norm_ : nullptr,
+            c.qk_norm ? &k_norm_ : nullptr,
+            c.rms_norm_eps,
+            Projection({q_.matrix(), k_.matrix(), v_.matrix()}),
+            Projection({o_.matrix()}),
+            c.num_heads,
+            c.num_kv_heads,
+            c.head_dim,
+            c.window(index_)};
+  }
+
   ModelConfig config_;
   int64_t index_;
   Parameter input_norm_;
   Linear q_, k_, v_, o_;
   Parameter q_norm_, k_norm_, post_norm_;
   std::unique_ptr<FeedForward> feed_forward_;
+  std::optional<FusedBlock> fused_;  // where there is no mixture of experts
 };
 
 }  // namespace

@@ -4,10 +4,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "worker/model/config.h"
+#include "worker/model/fused_mlp.h"
 #include "worker/model/layer.h"
 
 namespace tessera {
@@ -18,6 +20,8 @@ class FeedForward {
   virtual at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) = 0;
   // Appends its parameters in a fixed order.
   virtual void list(std::vector<Parameter*>& parameters) = 0;
+  // What fused_block takes in its place, if it is that.
+  virtual std::optional<GatedMlp> gated() const { return {}; }
 };
 
 // down(silu(gate(x)) * up(x)), named `block`.mlp.

@@ -4,10 +4,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "worker/batch.h"
+#include "worker/model/gradient_sink.h"
 
 namespace tessera {
 
@@ -27,6 +29,7 @@ struct Parameter {
   std::vector<int64_t> shape;
   at::Tensor value = {};
   std::vector<StoredPart> also_stored_as = {};  // looked for where there is no tensor `name`
+  GradientSink* gradient_sink = nullptr;        // set with `value`
 
   // Norm weights and biases are not decayed (as transformers has it).
   bool decays() const { return shape.size() > 1; }
@@ -49,6 +52,9 @@ class Layer {
   virtual at::Tensor forward(const at::Tensor& x, const Stream& stream) = 0;
   // In a fixed order. The pointers live as long as the layer.
   virtual std::vector<Parameter*> parameters() = 0;
+  // forward() that keeps little for backward, which makes most of the rest again: of layers that
+  // can do so by themselves for such an input. Nothing where they cannot.
+  virtual std::optional<at::Tensor> lean_forward(const at::Tensor&, const Stream&) { return {}; }
 };
 
 // Stands around each use of a group of weights. Between open() and close() they are present;

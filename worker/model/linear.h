@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "worker/model/layer.h"
+#include "worker/model/projection.h"
 
 namespace tessera {
 
@@ -22,6 +23,7 @@ struct Linear {
     return bias.name.empty() ? at::linear(x, weight.value)
                              : at::linear(x, weight.value, bias.value);
   }
+  Projection::Matrix matrix() const { return {&weight, bias.name.empty() ? nullptr : &bias}; }
   void list(std::vector<Parameter*>& parameters) {
     parameters.push_back(&weight);
     if (!bias.name.empty()) parameters.push_back(&bias);

@@ -16,6 +16,10 @@ class Mlp : public FeedForward {
     return down_(swiglu(gate_(x_TD), up_(x_TD)));
   }
 
+  std::optional<GatedMlp> gated() const override {
+    return GatedMlp{Projection({gate_.matrix(), up_.matrix()}), Projection({down_.matrix()})};
+  }
+
   void list(std::vector<Parameter*>& parameters) override {
     for (Linear* linear : {&gate_, &up_, &down_}) linear->list(parameters);
   }

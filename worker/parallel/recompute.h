@@ -8,7 +8,7 @@
 namespace tessera {
 
 // The wrapped layer must be deterministic. The Stream given to forward must live until backward is
-// done.
+// done. A layer that can do so by itself does, at less cost (Layer::lean_forward).
 class RecomputedLayer : public Layer {
  public:
   explicit RecomputedLayer(std::unique_ptr<Layer> inner) : inner_(std::move(inner)) {}

@@ -59,6 +59,18 @@ struct ShardedUnit::LeafHook : torch::autograd::PostAccumulateGradHook {
   size_t index;
 };
 
+// For layers that write a leaf's gradient where it belongs.
+struct ShardedUnit::LeafSink : GradientSink {
+  LeafSink(ShardedUnit* unit, size_t index) : unit(unit), index(index) {}
+  Place place() override {
+    unit->expect_gradients();
+    return {unit->gradient_of(index), /*begun=*/unit->group_.size() == 1};
+  }
+  void done() override { unit->count_arrival(index); }
+  ShardedUnit* unit;
+  size_t index;
+};
+
 ShardedUnit::ShardedUnit(std::string name, std::vector<Parameter*> parameters, Collectives& group,
                          ReductionQueue& reductions, const Options& options)
     : parameters_(std::move(parameters)),
@@ -104,6 +116,8 @@ void ShardedUnit::make_leaves() {
     leaf.requires_grad_(true);
     torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(this, i));
     parameters_[i]->value = leaf;
+    sinks_.push_back(std::make_unique<LeafSink>(this, i));
+    parameters_[i]->gradient_sink = sinks_.back().get();
   }
   if (!is_identity()) free_storage(flat_);
   full_ = is_identity();
@@ -147,20 +161,27 @@ void ShardedUnit::expect_gradients() {
   flat_gradient_ = at::empty({layout_.numel}, flat_.options());
 }
 
+// Where the gradient of this backward goes: with one rank it is added to the sum.
+at::Tensor ShardedUnit::gradient_of(size_t index) {
+  const FlatEntry& entry = layout_.entries[index];
+  const at::Tensor& flat = group_.size() == 1 ? gradient_ : flat_gradient_;
+  return flat.narrow(0, entry.offset, entry.numel).view(entry.shape);
+}
+
 void ShardedUnit::take_gradient(size_t index) {
   const NoGrad no_grad(false);
   expect_gradients();
-  const FlatEntry& entry = layout_.entries[index];
   at::Tensor& grad = parameters_[index]->value.mutable_grad();
-  const auto view_in = [&](const at::Tensor& flat) {
-    return flat.narrow(0, entry.offset, entry.numel).view(entry.shape);
-  };
   if (group_.size() == 1) {
-    view_in(gradient_).add_(grad);
+    gradient_of(index).add_(grad);
   } else {
-    view_in(flat_gradient_).copy_(grad);
+    gradient_of(index).copy_(grad);
   }
   grad.reset();
+  count_arrival(index);
+}
+
+void ShardedUnit::count_arrival(size_t index) {
   arrived_[index] = true;
   if (++num_arrived_ == parameters_.size()) reduce_gradients();
 }

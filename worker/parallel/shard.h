@@ -81,15 +81,19 @@ class ShardedUnit {
 
  private:
   struct LeafHook;
+  struct LeafSink;
 
   void make_leaves();
+  at::Tensor gradient_of(size_t index);
   void take_gradient(size_t index);
+  void count_arrival(size_t index);
   void zero_what_did_not_arrive();
   void reduce_gradients();
   bool is_identity() const;
 
   FlatLayout layout_;
   std::vector<Parameter*> parameters_;
+  std::vector<std::unique_ptr<GradientSink>> sinks_;  // of the parameters
   Collectives& group_;
   ReductionQueue& reductions_;
   Options options_;

@@ -1,0 +1,69 @@
+#include "worker/model/fused_block.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// x + o(attended): what the MLP adds to.
+at::Tensor mixed_stream(const at::Tensor& x_TD, const at::Tensor& attended, const Projection& o) {
+  at::Tensor mixed_TD = at::empty_like(x_TD);
+  o.forward(mixed_TD, attended, /*residual=*/x_TD);
+  return mixed_TD;
+}
+
+struct RunBlock : Function<RunBlock> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_TD, int64_t block_pointer,
+                            int64_t stream_pointer) {
+    const auto& block = *reinterpret_cast<const FusedBlock*>(block_pointer);
+    const auto& stream = *reinterpret_cast<const Stream*>(stream_pointer);
+    const SelfAttention& a = block.attention;
+    const at::Tensor attended = at::empty({x_TD.size(0), a.num_heads * a.head_dim}, x_TD.options());
+    const at::Tensor lse = at::empty({x_TD.size(0) * a.num_heads}, x_TD.options());
+    attend_out(attended, lse, x_TD, a, stream);
+    const at::Tensor y_TD = mixed_stream(x_TD, attended, a.o);
+    add_mlp_(y_TD, *block.mlp_norm, a.eps, block.mlp);
+    ctx->save_for_backward({x_TD, attended, lse});
+    ctx->saved_data["block"] = block_pointer;
+    ctx->saved_data["stream"] = stream_pointer;
+    return y_TD;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto& block = *reinterpret_cast<const FusedBlock*>(ctx->saved_data["block"].toInt());
+    const auto& stream = *reinterpret_cast<const Stream*>(ctx->saved_data["stream"].toInt());
+    const SelfAttention& a = block.attention;
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x_TD = saved[0], &attended = saved[1], &lse = saved[2];
+    at::Tensor mixed_TD = mixed_stream(x_TD, attended, a.o);
+    const at::Tensor grad_TD = at::empty_like(x_TD);
+    mlp_backward_out(grad_TD, grads[0].contiguous(), mixed_TD, *block.mlp_norm, a.eps, block.mlp);
+    mixed_TD.reset();
+    attention_backward_(grad_TD, x_TD, attended, lse, a, stream);
+    return {grad_TD, at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+bool can_run_fused(const at::Tensor& x_TD, const std::vector<Parameter*>& parameters) {
+  return x_TD.is_cpu() && x_TD.scalar_type() == at::kFloat &&
+         std::ranges::all_of(parameters, [](const Parameter* parameter) {
+           return parameter->gradient_sink != nullptr;
+         });
+}
+
+at::Tensor fused_block(const at::Tensor& x_TD, const FusedBlock& block, const Stream& stream) {
+  return RunBlock::apply(x_TD.contiguous(), reinterpret_cast<int64_t>(&block),
+                         reinterpret_cast<int64_t>(&stream));
+}
+
+}  // namespace tessera

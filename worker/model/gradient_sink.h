@@ -1,0 +1,21 @@
+// Where a layer that makes gradients of weights by itself, past autograd, puts them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+// Of one parameter. Not thread safe.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  struct Place {
+    at::Tensor sum;  // in the parameter's shape and dtype
+    bool begun;      // whether `sum` holds something to add to; else it is to be written whole
+  };
+  virtual Place place() = 0;
+  // The gradient of this backward is in its place: the weight may go. Call once a backward.
+  virtual void done() = 0;
+};
+
+}  // namespace tessera
