@@ -158,6 +158,12 @@ void copy_tokenizer(const fs::path& source, const fs::path& directory) {
   sync_directory(directory / kChatTemplates);
 }
 
+void set_chat_template(const std::string& text, const fs::path& directory) {
+  fs::remove_all(directory / kChatTemplates);
+  fs::remove(directory / "chat_template.jinja");
+  write_durably(directory / "chat_template.jinja", text);
+}
+
 std::string index_of(const ExportPlan& plan) {
   nlohmann::json index;  // sorts keys, as transformers does
   index["metadata"] = {{"total_parameters", plan.num_elements}, {"total_size", plan.weight_bytes}};
@@ -206,6 +212,7 @@ int64_t export_hugging_face(const ExportOptions& options, const std::vector<Flat
                     config_text(options.model_source / "config.json", options.dtype));
       copy_if_there(options.model_source / "generation_config.json", temporary);
       copy_tokenizer(options.tokenizer_source, temporary);
+      if (!options.chat_template.empty()) set_chat_template(options.chat_template, temporary);
       publish_directory(options.directory);
     });
   } catch (...) {

@@ -25,6 +25,7 @@ struct ExportOptions {
   std::filesystem::path directory;
   std::filesystem::path model_source;      // config.json, generation_config.json
   std::filesystem::path tokenizer_source;  // the tokenizer's files, chat templates
+  std::string chat_template;               // in place of the tokenizer's; empty: none is
   at::ScalarType dtype = at::kFloat;       // that weights are stored in
   int64_t max_file_bytes = kMaxExportFileBytes;
 };

@@ -43,7 +43,9 @@ std::vector<uint32_t> order_of(std::span<const std::unique_ptr<TokenStore>> stor
 class SourceLoader {
  public:
   SourceLoader(const DatasetOptions& options, const Tokenizer& tokenizer, TokenCache* cache)
-      : options_(options), tokenizer_(tokenizer), cache_(cache) {}
+      : options_(options), examples_(options.examples), tokenizer_(tokenizer), cache_(cache) {
+    examples_.note = options.reports.note;
+  }
 
   std::unique_ptr<TokenStore> load(const DataSource& source) const {
     const auto files = find_data_files(source.paths, source.field);
@@ -71,7 +73,7 @@ class SourceLoader {
       const auto reader = open_records(file);
       while (const auto block = reader->next_block()) {
         const Record* first = block->next();
-        if (first != nullptr) return make_example_format(options_.examples, tokenizer_, *first);
+        if (first != nullptr) return make_example_format(examples_, tokenizer_, *first);
       }
     }
     throw UserError(source.field, source.paths.front().string() + ": there are no documents in it");
@@ -113,6 +115,7 @@ class SourceLoader {
   }
 
   const DatasetOptions& options_;
+  ExampleOptions examples_;
   const Tokenizer& tokenizer_;
   TokenCache* const cache_;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@ struct ExampleOptions {
   bool assistant_only_loss = false;  // only tokens that the assistant says count
   // A .jinja file, or a directory with a tokenizer's files. Empty: `tokenizer`.
   std::filesystem::path chat_template_path;
+  // Gets lines for people, about what records are made of; from any thread.
+  std::function<void(const std::string&)> note = [](auto&) {};
 };
 
 // How the records of a file become examples. The first record decides the format, and any chat

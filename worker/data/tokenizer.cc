@@ -25,6 +25,14 @@ void Tokenizer::add_tokens(std::vector<AddedToken> tokens) {
   }
 }
 
+std::vector<std::pair<std::string, std::string>> Tokenizer::named_tokens() const {
+  std::vector<std::pair<std::string, std::string>> tokens;
+  for (const auto& named : config_.named) {
+    if (!named.token.content.empty()) tokens.emplace_back(named.name, named.token.content);
+  }
+  return tokens;
+}
+
 void Tokenizer::build_matchers() {
   for (const AddedToken* token : added_by_id_) {
     if (token == nullptr) continue;

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "worker/data/added_tokens.h"
@@ -48,6 +49,8 @@ class Tokenizer {
   // Empty: the files name none.
   const std::string& eos_token() const { return eos_token_; }
   const std::string& pad_token() const { return pad_token_; }
+  // {"bos_token", "<s>"} and so on, as far as there are such tokens.
+  std::vector<std::pair<std::string, std::string>> named_tokens() const;
 
   // Bytes that are not UTF-8 become U+FFFD. Ids that are no token's are left out.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = false) const;

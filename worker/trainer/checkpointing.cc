@@ -6,6 +6,7 @@
 
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/data/chat_template.h"
 #include "worker/trainer/input.h"
 
 namespace tessera {
@@ -26,6 +27,12 @@ std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const Adam
   return vectors;
 }
 
+// Read before it may be gone. Empty: the tokenizer's.
+std::string given_chat_template(const v1::Sft& sft) {
+  if (sft.chat_template_path().empty()) return "";
+  return read_chat_templates(sft.chat_template_path(), "method.sft.chat_template_path")["default"];
+}
+
 }  // namespace
 
 Checkpointing::Checkpointing(const v1::TrainerInput& input, Collectives& ranks, Reporter& reporter)
@@ -33,6 +40,7 @@ Checkpointing::Checkpointing(const v1::TrainerInput& input, Collectives& ranks, 
       ranks_(ranks),
       reporter_(reporter),
       lease_(input),
+      chat_template_(given_chat_template(input.spec().method().sft())),
       resume_from_(find_resume_point(input)),
       writer_(writer_options(), ranks) {}
 
@@ -126,6 +134,7 @@ std::string Checkpointing::export_model(int step, const TrainableModel& trainabl
   options.directory = final_dir;
   options.model_source = spec.model().path();
   options.tokenizer_source = tokenizer_directory(spec);
+  options.chat_template = chat_template_;
   options.dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
   const auto shards = [&](size_t unit, int64_t begin, int64_t numel) {
     return trainable.units[unit]->shard().narrow(0, begin, numel);

@@ -54,6 +54,7 @@ class Checkpointing {
   Collectives& ranks_;
   Reporter& reporter_;
   Lease lease_;
+  const std::string chat_template_;  // given by the job; else empty
   std::optional<ResumePoint> resume_from_;
   CheckpointWriter writer_;
   int saved_step_ = 0;

@@ -30,49 +30,6 @@ v1::TrainerInput read_trainer_input(const std::filesystem::path& path) {
   return input;
 }
 
-namespace {
-
-std::vector<DataSource> sources_of(const v1::Data& data, bool held_out) {
-  const auto paths_of = [](const auto& list) {
-    return std::vector<std::filesystem::path>(list.begin(), list.end());
-  };
-  if (held_out) return {{.paths = paths_of(data.eval()), .field = "data.eval"}};
-  if (data.mixture().empty()) return {{.paths = paths_of(data.train()), .field = "data.train"}};
-  std::vector<DataSource> sources;
-  for (const v1::DataSource& source : data.mixture()) {
-    sources.push_back({.paths = paths_of(source.path()),
-                       .field = "data.mixture[" + std::to_string(sources.size()) + "].path",
-                       .weight = source.weight()});
-  }
-  return sources;
-}
-
-}  // namespace
-
-DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t vocab_size) {
-  const v1::Sft& sft = spec.method().sft();
-  DatasetOptions options;
-  options.sources = sources_of(spec.data(), held_out);
-  options.stopping = spec.data().mixture_stopping_strategy() == "all_exhausted"
-                         ? StoppingStrategy::kAllExhausted
-                         : StoppingStrategy::kFirstExhausted;
-  options.mixture_seed = static_cast<uint64_t>(spec.training().seed());
-  options.cache = {spec.data().cache_dir(), spec.data().cache_max_bytes()};
-  options.num_threads = spec.resources().cpu_threads();
-  options.examples.text_field = sft.dataset_text_field();
-  options.examples.tokenizer = tokenizer_directory(spec);
-  options.examples.eos_token = sft.eos_token();
-  options.max_length = sft.max_length();
-  options.vocab_size = vocab_size;
-  const bool packs = held_out && sft.has_eval_packing() ? sft.eval_packing() : sft.packing();
-  if (packs) {
-    options.packing = sft.packing_strategy() == "bfd"         ? PackingStrategy::kBfd
-                      : sft.packing_strategy() == "bfd_split" ? PackingStrategy::kBfdSplit
-                                                              : PackingStrategy::kWrapped;
-  }
-  return options;
-}
-
 std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size,
                                         const Reports& reports) {
   DatasetOptions options = dataset_options(spec, held_out, vocab_size);
@@ -107,10 +64,6 @@ std::filesystem::path logging_directory(const v1::TrainerInput& input) {
   const v1::Training& training = input.spec().training();
   if (!training.logging_dir().empty()) return training.logging_dir();
   return std::filesystem::path(training.output_dir()) / "runs" / input.job_id();
-}
-
-std::filesystem::path tokenizer_directory(const v1::JobSpec& spec) {
-  return spec.model().tokenizer().empty() ? spec.model().path() : spec.model().tokenizer();
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/dataset.h"
+#include "worker/data/job_data.h"
 #include "worker/data/loader.h"
 #include "worker/model/config.h"
 
@@ -16,11 +17,8 @@ namespace tessera {
 // of the spec broken.
 v1::TrainerInput read_trainer_input(const std::filesystem::path& path);
 
-// How the spec wants its training, or its held-out, documents read.
-DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t vocab_size);
-
-// Reads them. One rank of a machine makes them, on resources.cpu_threads threads or else all cores;
-// the others wait. Throws UserError.
+// Reads the training, or the held-out, documents. One rank of a machine makes them, on
+// resources.cpu_threads threads or else all cores; the others wait. Throws UserError.
 std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size,
                                         const Reports& reports);
 
@@ -30,8 +28,5 @@ LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const Model
 
 // Directory of the event files: training.logging_dir, else output_dir/runs/JOB_ID.
 std::filesystem::path logging_directory(const v1::TrainerInput& input);
-
-// Directory of the tokenizer: model.tokenizer, else model.path.
-std::filesystem::path tokenizer_directory(const v1::JobSpec& spec);
 
 }  // namespace tessera

@@ -46,6 +46,7 @@ class ExportTest : public ::testing::Test {
       const int64_t bytes = export_hugging_face({.directory = final(),
                                                  .model_source = source(),
                                                  .tokenizer_source = source(),
+                                                 .chat_template = chat_template_,
                                                  .dtype = dtype,
                                                  .max_file_bytes = max_file_bytes},
                                                 example_layouts(world_size), read, ranks);
@@ -55,6 +56,7 @@ class ExportTest : public ::testing::Test {
   }
 
   TempDir directory_;
+  std::string chat_template_;
 };
 
 void expect_weights(const fs::path& directory, at::ScalarType dtype, int generation) {
@@ -99,6 +101,16 @@ TEST_F(ExportTest, CopiesWhatBelongsToTheModelAndSetsTheDtype) {
   EXPECT_EQ(contents(final() / "config.json"),
             R"({"model_type": "llama", "torch_dtype": "bfloat16", "z": 1, "a": 2})");
   EXPECT_EQ(contents(final() / "tokenizer.json"), contents(source() / "tokenizer.json"));
+}
+
+TEST_F(ExportTest, WritesTheChatTemplateInPlaceOfTheTokenizers) {
+  write_file(source() / "chat_template.jinja", "old");
+  fs::create_directory(source() / "additional_chat_templates");
+  write_file(source() / "additional_chat_templates" / "tool_use.jinja", "old");
+  chat_template_ = "new";
+  write(1, at::kFloat, int64_t{5} << 30);
+  EXPECT_EQ(contents(final() / "chat_template.jinja"), "new");
+  EXPECT_FALSE(fs::exists(final() / "additional_chat_templates"));
 }
 
 TEST_F(ExportTest, SplitsIntoFilesWithAnIndex) {
