@@ -18,12 +18,15 @@ struct Command {
   // Standard output and error are appended to this file. Empty: both are this process's standard
   // error.
   std::filesystem::path log;
+  // Descriptors to be its standard input and output, the latter in place of `log`. -1: none.
+  int input = -1;
+  int output = -1;
   // SIGTERM when the thread that started it ends.
   bool ends_with_parent = false;
 };
 
 // Starts the program in a session of its own, so that a Ctrl-C at the terminal is not its concern;
-// it reads nothing and inherits no other files.
+// it inherits no other files, and reads nothing but `input`.
 absl::StatusOr<pid_t> start_process(const Command& command);
 
 // "exit code 1", "signal 9 (Killed)".

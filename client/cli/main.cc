@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/export.h"
+#include "client/cli/inspect.h"
 #include "client/cli/up.h"
 
 namespace tessera::cli {
@@ -96,6 +97,7 @@ struct Flags {
   std::string events;
   UpOptions up;
   ExportOptions to_export;
+  InspectOptions inspect;
 };
 
 void add_up(CLI::App& app, Flags& flags) {
@@ -127,8 +129,33 @@ void add_export(CLI::App& app, Flags& flags) {
                         "The trainer program; default: beside this one");
 }
 
+void add_data(CLI::App& app, Flags& flags) {
+  CLI::App* data = app.add_subcommand("data", "Look at documents");
+  data->require_subcommand(1);
+  CLI::App* inspect = data->add_subcommand(
+      "inspect", "Show rows as a model will see them, and what of them the loss counts");
+  inspect
+      ->add_option("JOB_OR_DATA", flags.inspect.target,
+                   "A job file (.yaml, .yml, .json); or a file, directory or pattern of data")
+      ->required();
+  inspect->add_option("--tokenizer", flags.inspect.tokenizer,
+                      "Directory of a tokenizer: for data, or in place of the job's");
+  inspect->add_flag("--eval", flags.inspect.held_out, "The documents of data.eval");
+  inspect->add_option("--rows", flags.inspect.rows, "Rows to show")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  inspect->add_option("--first", flags.inspect.first_row, "The first of them; rows count from 0")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  inspect
+      ->add_option("--documents", flags.inspect.documents,
+                   "Documents to read of each source; 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+}
+
 void add_commands(CLI::App& app, Flags& flags) {
   add_up(app, flags);
+  add_data(app, flags);
   CLI::App* run = app.add_subcommand(
       "run", "Run a job to its end, with a service of its own where none is running");
   run->add_option("JOB_FILE", flags.job_file, "YAML or JSON")->required();
@@ -177,6 +204,7 @@ ExitCode dispatch(const std::string& command, const Session& session, Flags& fla
   if (command == "logs") {
     return print_logs(session, {.id = flags.id, .follow = flags.follow, .rank = flags.rank});
   }
+  if (command == "data") return inspect_data(session, flags.inspect);
   if (command == "nodes") return list_nodes(session);
   session.terminal.out << "tessera " << TESSERA_VERSION << '\n' << std::flush;
   return kSucceeded;

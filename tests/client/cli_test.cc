@@ -190,6 +190,38 @@ TEST_F(CliTest, UsageAndAMissingServiceHaveTheirOwnCodes) {
   EXPECT_THAT(list.out(), IsEmpty());
 }
 
+TEST_F(CliTest, InspectsDataAndJobsWithoutAService) {
+  const std::string tokenizer = TESSERA_DATA_FIXTURES "/qwen";
+  const auto data = dir_.write("pairs.jsonl", R"({"prompt": "ab", "completion": "cd"})"
+                                              "\n"
+                                              R"({"prompt": "x", "completion": "y"})");
+  Tessera plain = start("plain", "data inspect " + data.string() + " --tokenizer " + tokenizer);
+  EXPECT_EQ(plain.wait(), 0) << plain.err();
+  EXPECT_THAT(plain.out(), StartsWith("2 rows of 2 documents: 8 tokens, 5 in the loss (62.5%)"));
+  EXPECT_THAT(plain.out(), HasSubstr("--- document 0: 5 tokens, 3 in the loss\n"
+                                     "ab{+cd<|im_end|>+}\n\n"
+                                     "row 1: 1 document, 3 tokens, 2 in the loss\n"));
+  const auto job = dir_.write("job.yaml",
+                              "name: look\nmethod: { sft: { completion_only_loss: false } }\n"
+                              "model: { path: " +
+                                  tokenizer +
+                                  " }\n"
+                                  "data: { train: pairs.jsonl }\n"
+                                  "training: { max_steps: 1, output_dir: out }\n");
+  Tessera json = start("json", "--json data inspect " + job.string() + " --rows 1");
+  EXPECT_EQ(json.wait(), 0) << json.err();
+  EXPECT_EQ(count(json.out(), "\n"), 2);
+  EXPECT_THAT(json.out(), HasSubstr(R"("labels":[false,true,true,true,true])"));
+  Tessera none = start("none", "data inspect " + job.string() + " --eval");
+  EXPECT_EQ(none.wait(), 2);
+  EXPECT_THAT(none.err(), HasSubstr("has no data.eval"));
+  dir_.write("pairs.jsonl", "{\n");
+  Tessera bad = start("bad", "data inspect " + job.string());
+  EXPECT_EQ(bad.wait(), 2);
+  EXPECT_THAT(bad.err(), HasSubstr("pairs.jsonl:1"));
+  EXPECT_FALSE(std::filesystem::exists(dir_.path() / "s"));
+}
+
 TEST_F(CliTest, InterruptedRunLeavesTheJobToBeCancelledAndWatched) {
   Tessera run = start("run", "--json " + this->run(job("gated")));
   ASSERT_TRUE(eventually([&] { return count(run.out(), "\"gradNorm\"") == 1; })) << run.err();

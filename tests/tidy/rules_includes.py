@@ -14,7 +14,7 @@ _LAYERS = [
     {"batch.h", "errors.h"},
     {"data", "kernels", "memory", "model", "parallel"},
     {"checkpoint", "generate", "objectives", "optim"},
-    {"trainer"},
+    {"inspect", "trainer"},
 ]
 _LAYER_OF = {folder: layer for layer, folders in enumerate(_LAYERS) for folder in folders}
 
