@@ -27,7 +27,7 @@ std::string lines_of(int count) {
     nlohmann::ordered_json row = {{"text", "document " + std::string(i % 50, 'x')},
                                   {"number", i},
                                   {"flag", i % 2 == 0},
-                                  {"messages", {message, message}}};
+                                  {"notes", {message, message}}};
     if (i % 7 == 0) row["maybe"] = nullptr;
     if (i % 7 == 1) row["maybe"] = "there";
     lines += row.dump() + "\n";
@@ -128,7 +128,7 @@ TEST(Parquet, NamesTheRowOfAnError) {
   EXPECT_THAT(error_of(write(*table_of(lines), folder.path() / "a.parquet")),
               HasSubstr("a.parquet row 1203: the field \"text\" is not a string"));
   EXPECT_THAT(error_of(write(*table_of("{\"body\": \"x\"}\n"), folder.path() / "b.parquet")),
-              HasSubstr("b.parquet row 1: there is no field \"text\""));
+              HasSubstr("b.parquet row 1: the first record has none of \"text\""));
 
   arrow::StringBuilder builder;
   ASSERT_TRUE(builder.Append("fine").ok() && builder.Append("\xFF").ok());
