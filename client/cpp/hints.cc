@@ -27,13 +27,10 @@ struct ForeignName {
 // Names of TRL, transformers, accelerate and PEFT that mean something else here, or nothing yet.
 constexpr ForeignName kForeignNames[] = {
     {"accelerator", "use resources.device"},
-    {"assistant_only_loss", "it is not built yet"},
     {"attn_implementation", "attention never crosses documents on any backend; remove it"},
     {"auto_find_batch_size", "it is not built yet; set per_device_train_batch_size"},
     {"batch_size", "use training.per_device_train_batch_size"},
     {"bf16", "use model.dtype: bfloat16"},
-    {"chat_template_path", "it is not built yet"},
-    {"completion_only_loss", "it is not built yet"},
     {"compute_environment", "jobs run where their agents run; remove it"},
     {"dataloader_num_workers", "the trainer reads its own rows; remove it"},
     {"dataset_name", "use data.train with the path of a JSONL or Parquet file"},
