@@ -31,6 +31,7 @@ QWEN2 = SHARED | {
 }
 MISTRAL = SHARED | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 QWEN3_MOE = QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
+MIXTRAL = SHARED | {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
 # Sizes are such that little divides by two, three or four ranks.
 MODELS = {
     "llama": LLAMA
@@ -161,20 +162,46 @@ MODELS = {
         "tie_word_embeddings": False,
         "dtype": "float32",
     },
+    "mixtral": MIXTRAL
+    | {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 44,
+        "intermediate_size": 52,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "router_aux_loss_coef": 0.02,
+        "output_router_logits": False,
+        "sliding_window": None,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+    },
 }
 NUM_FILES = {"qwen3_untied": 2}
 
 
 def feed_forward_shapes(config, layer):
     prefix, hidden = f"model.layers.{layer}.mlp.", config["hidden_size"]
+    gate, up, down = "gate_proj", "up_proj", "down_proj"
 
     def matrices(prefix, ffn):
         return {
-            prefix + "gate_proj.weight": (ffn, hidden),
-            prefix + "up_proj.weight": (ffn, hidden),
-            prefix + "down_proj.weight": (hidden, ffn),
+            f"{prefix}{gate}.weight": (ffn, hidden),
+            f"{prefix}{up}.weight": (ffn, hidden),
+            f"{prefix}{down}.weight": (hidden, ffn),
         }
 
+    if config["model_type"] == "mixtral":
+        prefix, gate, up, down = f"model.layers.{layer}.block_sparse_moe.", "w1", "w3", "w2"
+        shapes = {prefix + "gate.weight": (config["num_local_experts"], hidden)}
+        for expert in range(config["num_local_experts"]):
+            shapes |= matrices(f"{prefix}experts.{expert}.", config["intermediate_size"])
+        return shapes
     if "num_experts" not in config or (layer + 1) % config["decoder_sparse_step"] != 0:
         return matrices(prefix, config["intermediate_size"])
     shapes = {prefix + "gate.weight": (config["num_experts"], hidden)}
