@@ -102,10 +102,30 @@ void check_mesh(const v1::Parallelism& mesh, Violations& out) {
 
 void check_built(const v1::JobSpec& spec, Violations& out) {
   const auto refuse = [&out](bool wanted, const char* field, const char* what) {
-    if (wanted) out.push_back({field, absl::StrCat(field, " ", what, " is not built yet")});
+    if (wanted)
+      out.push_back({field, absl::StrCat(field, *what ? " " : "", what, " is not built yet")});
   };
-  refuse(spec.memory().activation_offloading(), "memory.activation_offloading", "true");
-  refuse(spec.memory().auto_(), "memory.auto", "true");
+  const v1::Memory& memory = spec.memory();
+  refuse(memory.activation_offloading(), "memory.activation_offloading", "true");
+  refuse(memory.gradient_checkpointing_policy() == "full", "memory.gradient_checkpointing_policy",
+         "full");
+  refuse(memory.gradient_checkpointing_every() > 1, "memory.gradient_checkpointing_every",
+         "above 1");
+  refuse(memory.mlp_tile_tokens() > 0, "memory.mlp_tile_tokens", "above 0");
+  refuse(memory.sharding() != "zero3", "memory.sharding", memory.sharding().c_str());
+  refuse(memory.reshard_keeps_last() > 0, "memory.reshard_keeps_last", "above 0");
+  refuse(memory.head_chunk_tokens() == 0, "memory.head_chunk_tokens", "0");
+  refuse(memory.optimizer_state_dtype() != "float32", "memory.optimizer_state_dtype",
+         memory.optimizer_state_dtype().c_str());
+  refuse(memory.optimizer_in_backward(), "memory.optimizer_in_backward", "true");
+  refuse(memory.offload_optimizer_device() != "none", "memory.offload_optimizer_device",
+         memory.offload_optimizer_device().c_str());
+  refuse(memory.offload_param_device() != "none", "memory.offload_param_device",
+         memory.offload_param_device().c_str());
+  refuse(memory.auto_(), "memory.auto", "true");
+  refuse(memory.on_oom() == "replan", "memory.on_oom", "replan");
+  refuse(spec.has_peft(), "peft", "");
+  refuse(spec.resources().has_device_memory(), "resources.device_memory", "");
   refuse(spec.parallelism().dp_replicate_size() > 1, "parallelism.dp_replicate_size", "above 1");
   refuse(spec.parallelism().cp_size() > 1, "parallelism.cp_size", "above 1");
 }

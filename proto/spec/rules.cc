@@ -110,8 +110,9 @@ void fill(Message& message) {
         fill(*message.GetReflection()->MutableRepeatedMessage(&message, &field, j));
       }
     } else if (is_section(field)) {
-      const bool optional = !rule.required() && field.real_containing_oneof() == nullptr;
-      if (present || optional) fill(*message.GetReflection()->MutableMessage(&message, &field));
+      const bool filled =
+          !rule.required() && !rule.keep_absent() && field.real_containing_oneof() == nullptr;
+      if (present || filled) fill(*message.GetReflection()->MutableMessage(&message, &field));
     } else if (!present && !rule.default_().empty()) {
       set_default(message, field, rule.default_());
     }

@@ -130,8 +130,6 @@ const BadField kBadFields[] = {
      "training.weight_decay is inf, must be a finite number"},
     {"NotOneOf", [](auto& s) { s.mutable_method()->mutable_sft()->set_packing_strategy("bdf"); },
      "method.sft.packing_strategy is \"bdf\", must be one of bfd, bfd_split, wrapped"},
-    {"NotTheOnlyOne", [](auto& s) { s.mutable_memory()->set_sharding("zero2"); },
-     "memory.sharding is \"zero2\", must be zero3"},
     {"TooLong", [](auto& s) { s.set_name(std::string(64, 'a')); },
      "name is \"" + std::string(64, 'a') + "\", must be at most 63 characters long"},
     {"LongValueIsCut", [](auto& s) { s.mutable_model()->set_dtype(std::string(999, 'x')); },
@@ -283,6 +281,15 @@ const BadField kBadFields[] = {
 
 INSTANTIATE_TEST_SUITE_P(Fields, BadFieldTest, ::testing::ValuesIn(kBadFields),
                          [](const auto& info) { return info.param.name; });
+
+TEST(RulesTest, AdaptersThatAreNotAskedForStayAbsent) {
+  v1::JobSpec spec = minimal_spec();
+  fill_defaults(spec);
+  EXPECT_FALSE(spec.has_peft());
+  spec.mutable_peft();
+  fill_defaults(spec);
+  EXPECT_EQ(spec.peft().lora_r(), 16);
+}
 
 TEST(RulesTest, AxesThatDoNotDivideNameThemselves) {
   EXPECT_THAT(messages_after([](v1::JobSpec& spec) {
