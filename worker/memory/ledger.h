@@ -1,60 +1,47 @@
 // Every byte has an owner: the allocators of LibTorch are wrapped, and each allocation is charged
-// to the owner that the allocating thread has in scope.
+// to what the allocating thread has in scope (worker/memory/attribution.h).
 //
-// Counts are exact tensor bytes as requested. Thread safe. LibTorch's allocators are process-wide,
-// hence so is the ledger; it is still handed to those who read it.
+// A ledger counts two spaces, device and host. Counts are exact tensor bytes as requested. Thread
+// safe. LibTorch's allocators are process-wide, hence so are the ledgers; they are still handed to
+// those who read them.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <string_view>
+#include <mutex>
+
+#include "worker/memory/attribution.h"
+#include "worker/memory/counts.h"
 
 namespace tessera {
 
-enum class Owner : uint8_t {
-  kOther,
-  kParameters,
-  kGradients,
-  kOptimizer,
-  kActivations,
-  kHead,
-  kKvCache,
-  kCommunication,  // gathered blocks, reduction buffers
-  kData,
-  kCheckpoint,  // values that wait to be written
-};
-inline constexpr int kNumOwners = 10;
-std::string_view owner_name(Owner owner);  // "parameters"
-
 class MemoryLedger {
  public:
-  struct Snapshot {
-    int64_t current_bytes = 0;
-    int64_t peak_bytes = 0;
-    std::array<int64_t, kNumOwners> current_by_owner{};
-    std::array<int64_t, kNumOwners> at_peak_by_owner{};  // split at the moment of peak_bytes
-    std::array<int64_t, kNumOwners> peak_by_owner{};     // each owner's own peak
-  };
+  using Snapshot = MemoryTotals;
 
   // Puts itself in front of LibTorch's CPU allocator, once a process; later calls return the same
   // ledger. Call before the first tensor is made.
   static MemoryLedger& install();
+  // Likewise for meta tensors: a ledger of its own, that counts what they would take. A meta
+  // storage that is resized in place (Tensor::resize_) keeps the bytes it was first allocated with:
+  // LibTorch asks no allocator then.
+  static MemoryLedger& install_meta();
 
-  Snapshot snapshot() const;
-  // Forgets the peaks: they start again from what is allocated now.
+  Snapshot snapshot(Space space = Space::kDevice) const;
+  // Forgets the peaks of both spaces: they start again from what is allocated now.
   void reset_peak();
-};
 
-// Charges allocations of this thread to `owner` while it lives. Scopes nest.
-class OwnerScope {
- public:
-  explicit OwnerScope(Owner owner);
-  ~OwnerScope();
-  OwnerScope(const OwnerScope&) = delete;
-  OwnerScope& operator=(const OwnerScope&) = delete;
+  // For allocators. A release names what its allocation was charged to, whoever frees it.
+  void charge(const Attribution& who, int64_t bytes);
+  void release(const Attribution& who, int64_t bytes);
 
  private:
-  Owner previous_;
+  MemoryCounts& counts(Space space) const { return counts_[static_cast<size_t>(space)]; }
+
+  // A mutex, not atomics: with it the split at the peak is exact, and uncontended it costs some 20
+  // ns.
+  mutable std::mutex mutex_;
+  mutable std::array<MemoryCounts, kNumSpaces> counts_;  // guarded by mutex_
 };
 
 // Resident set of this process, now and at most, in bytes. Source: /proc/self/status (VmRSS,

@@ -7,8 +7,6 @@ double seconds(StepTimer::Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-constexpr const char* kPhaseNames[kNumPhases] = {"data", "forward", "backward", "optimizer"};
-
 class WaitScope {
  public:
   explicit WaitScope(StepTimer& timer)
@@ -66,27 +64,31 @@ void StepTimer::begin_step() {
   for (Clock::duration& spent : spent_) spent = {};
   wait_ = phase_wait_ = {};
   step_begin_ = phase_begin_ = Clock::now();
-  phase_ = Phase::kData;
-  trace_.emplace(kPhaseNames[static_cast<int>(phase_)]);
+  open_phase(Phase::kData);
 }
 
 void StepTimer::close_phase(Clock::time_point now) {
   spent_[static_cast<int>(phase_)] += now - phase_begin_ - phase_wait_;
   phase_wait_ = {};
   phase_begin_ = now;
+  trace_.reset();
+  memory_.reset();
+}
+
+void StepTimer::open_phase(Phase phase) {
+  phase_ = phase;
+  memory_.emplace(phase);
+  trace_.emplace(phase_name(phase).data());
 }
 
 void StepTimer::enter(Phase phase) {
   close_phase(Clock::now());
-  phase_ = phase;
-  trace_.reset();
-  trace_.emplace(kPhaseNames[static_cast<int>(phase_)]);
+  open_phase(phase);
 }
 
 v1::StepTime StepTimer::end_step() {
   const Clock::time_point now = Clock::now();
   close_phase(now);
-  trace_.reset();
   v1::StepTime time;
   time.set_data_seconds(seconds(spent_[static_cast<int>(Phase::kData)]));
   time.set_forward_seconds(seconds(spent_[static_cast<int>(Phase::kForward)]));

@@ -6,13 +6,11 @@
 #include <optional>
 
 #include "tessera/v1/telemetry.pb.h"
+#include "worker/memory/attribution.h"
 #include "worker/parallel/collectives.h"
 #include "worker/trainer/trace.h"
 
 namespace tessera {
-
-enum class Phase { kData, kForward, kBackward, kOptimizer };
-inline constexpr int kNumPhases = 4;
 
 // Used by one thread.
 class StepTimer {
@@ -20,7 +18,7 @@ class StepTimer {
   using Clock = std::chrono::steady_clock;
 
   void begin_step();
-  // Time from now on counts for `phase`.
+  // Time and allocations of this thread from now on count for `phase`.
   void enter(Phase phase);
   // Time spent waiting for other ranks, taken out of the phase it fell in.
   void add_wait(Clock::duration wait) {
@@ -30,13 +28,15 @@ class StepTimer {
   v1::StepTime end_step();
 
  private:
+  void open_phase(Phase phase);
   void close_phase(Clock::time_point now);
 
   Clock::time_point step_begin_{}, phase_begin_{};
   Phase phase_ = Phase::kData;
   Clock::duration spent_[kNumPhases]{};
   Clock::duration wait_{}, phase_wait_{};
-  std::optional<TraceScope> trace_;  // of the phase
+  std::optional<TraceScope> trace_;  // of the phase, like the next
+  std::optional<PhaseScope> memory_;
 };
 
 // The same collectives, with the time in blocking calls reported to `timer`. Both must outlive it.

@@ -1,0 +1,16 @@
+// Host memory that tensors are offloaded to.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "worker/memory/attribution.h"
+
+namespace tessera {
+
+// A tensor in host memory, not initialized, for a job whose tensors live on `device`; charged to
+// the host space and to this thread's owner. CPU: an ordinary tensor, that only the ledger tells
+// apart. CUDA: a pinned CPU tensor, that copies to and from the device run beside compute. Meta: a
+// meta tensor. Throws MemoryError, c10::Error where the device is not there.
+at::Tensor empty_host(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
+
+}  // namespace tessera
