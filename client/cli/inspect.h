@@ -2,19 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 
-#include "client/cli/commands.h"
+#include "client/cli/data_program.h"
 
 namespace tessera::cli {
 
 struct InspectOptions {
-  // A job file (.yaml, .yml, .json); anything else is data, as in data.train.
-  std::string target;
-  // Of data; in place of a job's own. Empty: none.
-  std::filesystem::path tokenizer;
-  // The documents of data.eval.
-  bool held_out = false;
+  DataTarget data;
   // To read of each source; 0: all.
   int64_t documents = 1000;
   int64_t first_row = 0;

@@ -19,6 +19,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/export.h"
 #include "client/cli/inspect.h"
+#include "client/cli/profile.h"
 #include "client/cli/up.h"
 
 namespace tessera::cli {
@@ -98,6 +99,7 @@ struct Flags {
   UpOptions up;
   ExportOptions to_export;
   InspectOptions inspect;
+  ProfileCommand profile;
 };
 
 void add_up(CLI::App& app, Flags& flags) {
@@ -135,12 +137,12 @@ void add_data(CLI::App& app, Flags& flags) {
   CLI::App* inspect = data->add_subcommand(
       "inspect", "Show rows as a model will see them, and what of them the loss counts");
   inspect
-      ->add_option("JOB_OR_DATA", flags.inspect.target,
+      ->add_option("JOB_OR_DATA", flags.inspect.data.target,
                    "A job file (.yaml, .yml, .json); or a file, directory or pattern of data")
       ->required();
-  inspect->add_option("--tokenizer", flags.inspect.tokenizer,
+  inspect->add_option("--tokenizer", flags.inspect.data.model,
                       "Directory of a tokenizer: for data, or in place of the job's");
-  inspect->add_flag("--eval", flags.inspect.held_out, "The documents of data.eval");
+  inspect->add_flag("--eval", flags.inspect.data.held_out, "The documents of data.eval");
   inspect->add_option("--rows", flags.inspect.rows, "Rows to show")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
@@ -153,9 +155,34 @@ void add_data(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
 }
 
+void add_profile(CLI::App& app, Flags& flags) {
+  CLI::App* profile = app.add_subcommand(
+      "profile", "Show how long documents are, and which max_length and packing fit them");
+  profile
+      ->add_option("JOB_OR_DATA", flags.profile.data.target,
+                   "A job file (.yaml, .yml, .json); or a file, directory or pattern of data")
+      ->required();
+  profile->add_option("--model,--tokenizer", flags.profile.data.model,
+                      "Directory of a model, for its tokenizer; data of input_ids needs none");
+  profile->add_flag("--eval", flags.profile.data.held_out, "The documents of data.eval");
+  profile
+      ->add_option("--max-length", flags.profile.max_lengths,
+                   "Look at this one, too; may be given several times")
+      ->check(CLI::Range(1, 1 << 20));
+  profile
+      ->add_option("--batch-size", flags.profile.batch_rows,
+                   "Rows of a microbatch; default: the job's")
+      ->check(CLI::Range(1, 65536));
+  profile
+      ->add_option("--documents", flags.profile.documents,
+                   "Documents to read of each source; default: all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+}
+
 void add_commands(CLI::App& app, Flags& flags) {
   add_up(app, flags);
   add_data(app, flags);
+  add_profile(app, flags);
   CLI::App* run = app.add_subcommand(
       "run", "Run a job to its end, with a service of its own where none is running");
   run->add_option("JOB_FILE", flags.job_file, "YAML or JSON")->required();
@@ -205,6 +232,7 @@ ExitCode dispatch(const std::string& command, const Session& session, Flags& fla
     return print_logs(session, {.id = flags.id, .follow = flags.follow, .rank = flags.rank});
   }
   if (command == "data") return inspect_data(session, flags.inspect);
+  if (command == "profile") return profile_data(session, flags.profile);
   if (command == "nodes") return list_nodes(session);
   session.terminal.out << "tessera " << TESSERA_VERSION << '\n' << std::flush;
   return kSucceeded;

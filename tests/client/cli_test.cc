@@ -222,6 +222,27 @@ TEST_F(CliTest, InspectsDataAndJobsWithoutAService) {
   EXPECT_FALSE(std::filesystem::exists(dir_.path() / "s"));
 }
 
+TEST_F(CliTest, ProfilesDataAndJobsWithoutAService) {
+  const std::string tokenizer = TESSERA_DATA_FIXTURES "/qwen";
+  const auto data = dir_.write("pairs.jsonl", R"({"prompt": "ab", "completion": "cd"})"
+                                              "\n"
+                                              R"({"prompt": "x", "completion": "y"})");
+  Tessera plain = start("plain", "profile " + data.string() + " --model " + tokenizer);
+  EXPECT_EQ(plain.wait(), 0) << plain.err();
+  EXPECT_THAT(plain.out(), StartsWith("2 documents, 8 tokens\n"));
+  EXPECT_THAT(plain.out(), HasSubstr("max_length: 64, packing: true, packing_strategy: bfd"));
+  Tessera json = start("json", "--json profile " + data.string() + " --model " + tokenizer +
+                                   " --max-length 3 --documents 1");
+  EXPECT_EQ(json.wait(), 0) << json.err();
+  EXPECT_EQ(count(json.out(), "\n"), 1);
+  EXPECT_THAT(json.out(), HasSubstr(R"("numDocuments":"1")"));
+  EXPECT_THAT(json.out(), HasSubstr(R"("choices":[{"maxLength":3,)"));
+  Tessera text = start("text", "profile " + data.string());
+  EXPECT_EQ(text.wait(), 2);
+  EXPECT_THAT(text.err(), HasSubstr("there is no tokenizer"));
+  EXPECT_FALSE(std::filesystem::exists(dir_.path() / "s"));
+}
+
 TEST_F(CliTest, InterruptedRunLeavesTheJobToBeCancelledAndWatched) {
   Tessera run = start("run", "--json " + this->run(job("gated")));
   ASSERT_TRUE(eventually([&] { return count(run.out(), "\"gradNorm\"") == 1; })) << run.err();

@@ -1,7 +1,9 @@
 #include "worker/data/dataset.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <stdexcept>
 
 #include "worker/data/content_hash.h"
@@ -28,21 +30,35 @@ constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "merges.txt",
                                         "chat_template.jinja"};
 
-// Empty: one after the other.
-std::vector<uint32_t> order_of(std::span<const std::unique_ptr<TokenStore>> stores,
-                               const DatasetOptions& options) {
-  if (stores.size() == 1) return {};
+// Of sources of these sizes, in documents. Empty: one after the other.
+std::vector<uint32_t> order_of(std::span<const int64_t> sizes, const DatasetOptions& options) {
+  if (sizes.size() == 1) return {};
   std::vector<MixtureSource> sources;
-  for (size_t i = 0; i < stores.size(); ++i) {
-    sources.push_back({stores[i]->size(), options.sources[i].weight});
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    sources.push_back({sizes[i], options.sources[i].weight});
   }
   return interleave(sources, options.stopping, options.mixture_seed);
+}
+
+DocumentLength length_of(std::span<const int32_t> tokens, std::span<const uint8_t> loss_mask) {
+  const auto counts = [](uint8_t mask) { return mask != 0; };
+  const auto first = std::find_if(loss_mask.begin(), loss_mask.end(), counts);
+  return {static_cast<int32_t>(tokens.size()), static_cast<int32_t>(first - loss_mask.begin())};
+}
+
+void require_documents(const Dataset& dataset, const DatasetOptions& options) {
+  if (dataset.size() > 0 || options.max_documents > 0) return;
+  const DataSource& source = options.sources.front();
+  throw UserError(source.field, source.paths.front().string() +
+                                    ": no token counts in any document, cut to " +
+                                    std::to_string(options.max_length) + " tokens");
 }
 
 // Makes the documents of one source, or finds them in the cache.
 class SourceLoader {
  public:
-  SourceLoader(const DatasetOptions& options, const Tokenizer& tokenizer, TokenCache* cache)
+  // Without a tokenizer the documents have to be tokens.
+  SourceLoader(const DatasetOptions& options, const Tokenizer* tokenizer, TokenCache* cache)
       : options_(options), examples_(options.examples), tokenizer_(tokenizer), cache_(cache) {
     examples_.note = options.reports.note;
   }
@@ -53,7 +69,7 @@ class SourceLoader {
     if (cache_ != nullptr) {
       const std::string key = key_of(files, *format);
       return cache_->get(key, [&](TokenStoreWriter& writer) {
-        encode(files, *format, writer);
+        encode(files, *format, appended_to(writer));
         if (key_of(files, *format) != key) {
           throw UserError(source.field, source.paths.front().string() +
                                             " was changed while it was read; start the job again");
@@ -61,12 +77,26 @@ class SourceLoader {
       });
     }
     TokenStoreWriter writer;
-    encode(files, *format, writer);
+    encode(files, *format, appended_to(writer));
     writer.finish();
     return std::make_unique<TokenStore>(writer);
   }
 
+  std::vector<DocumentLength> measure(const DataSource& source) const {
+    const auto files = find_data_files(source.paths, source.field);
+    std::vector<DocumentLength> lengths;
+    encode(files, *format_of(source, files),
+           [&](auto tokens, auto loss_mask) { lengths.push_back(length_of(tokens, loss_mask)); });
+    return lengths;
+  }
+
  private:
+  using Append = std::function<void(std::span<const int32_t>, std::span<const uint8_t>)>;
+
+  static Append appended_to(TokenStoreWriter& writer) {
+    return [&writer](auto tokens, auto loss_mask) { writer.append(tokens, loss_mask); };
+  }
+
   std::unique_ptr<const ExampleFormat> format_of(const DataSource& source,
                                                  std::span<const RecordFile> files) const {
     for (const RecordFile& file : files) {
@@ -100,23 +130,25 @@ class SourceLoader {
   }
 
   void encode(std::span<const RecordFile> files, const ExampleFormat& format,
-              TokenStoreWriter& writer) const {
+              const Append& append) const {
     const auto begin = std::chrono::steady_clock::now();
+    int64_t num_documents = 0, num_tokens = 0;
     encode_records(files, format, tokenizer_, {options_.num_threads, options_.vocab_size},
                    [&](std::span<const int32_t> tokens, std::span<const uint8_t> loss_mask) {
-                     writer.append(tokens, loss_mask);
+                     append(tokens, loss_mask);
+                     num_tokens += static_cast<int64_t>(tokens.size());
                      options_.reports.alive();
-                     return writer.num_documents() != options_.max_documents;
+                     return ++num_documents != options_.max_documents;
                    });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    options_.reports.note("tokenised " + std::to_string(writer.num_documents()) + " documents, " +
-                          std::to_string(writer.num_tokens()) + " tokens, in " +
+    options_.reports.note("tokenised " + std::to_string(num_documents) + " documents, " +
+                          std::to_string(num_tokens) + " tokens, in " +
                           std::to_string(seconds.count()) + " s");
   }
 
   const DatasetOptions& options_;
   ExampleOptions examples_;
-  const Tokenizer& tokenizer_;
+  const Tokenizer* const tokenizer_;
   TokenCache* const cache_;
 };
 
@@ -128,22 +160,43 @@ std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options) {
   if (options.max_documents == 0 && !options.cache.directory.empty()) {
     cache.emplace(options.cache, options.reports);
   }
-  const SourceLoader loader(options, tokenizer, cache ? &*cache : nullptr);
+  const SourceLoader loader(options, &tokenizer, cache ? &*cache : nullptr);
   std::vector<std::unique_ptr<TokenStore>> stores;
-  for (const DataSource& source : options.sources) stores.push_back(loader.load(source));
-  const std::string& field = options.sources.front().field;
+  std::vector<int64_t> sizes;
+  for (const DataSource& source : options.sources) {
+    sizes.push_back(stores.emplace_back(loader.load(source))->size());
+  }
   try {
-    std::vector<uint32_t> order = order_of(stores, options);
+    std::vector<uint32_t> order = order_of(sizes, options);
     auto dataset = std::make_unique<PackedDataset>(
         std::move(stores), std::move(order), RowPlanOptions{options.max_length, options.packing});
-    if (dataset->size() == 0 && options.max_documents == 0) {
-      throw UserError(field, options.sources.front().paths.front().string() +
-                                 ": no token counts in any document, cut to " +
-                                 std::to_string(options.max_length) + " tokens");
-    }
+    require_documents(*dataset, options);
     return dataset;
   } catch (const std::length_error& error) {
-    throw UserError(field, error.what());
+    throw UserError(options.sources.front().field, error.what());
+  }
+}
+
+std::vector<DocumentLength> load_lengths(const DatasetOptions& options) {
+  std::optional<Tokenizer> tokenizer;
+  if (!options.examples.tokenizer.empty()) tokenizer.emplace(options.examples.tokenizer);
+  const SourceLoader loader(options, tokenizer ? &*tokenizer : nullptr, nullptr);
+  std::vector<DocumentLength> documents;
+  std::vector<int64_t> sizes;
+  for (const DataSource& source : options.sources) {
+    const std::vector<DocumentLength> lengths = loader.measure(source);
+    documents.insert(documents.end(), lengths.begin(), lengths.end());
+    sizes.push_back(static_cast<int64_t>(lengths.size()));
+  }
+  try {
+    const std::vector<uint32_t> order = order_of(sizes, options);
+    if (order.empty()) return documents;
+    std::vector<DocumentLength> ordered;
+    ordered.reserve(order.size());
+    for (const uint32_t document : order) ordered.push_back(documents[document]);
+    return ordered;
+  } catch (const std::length_error& error) {
+    throw UserError(options.sources.front().field, error.what());
   }
 }
 

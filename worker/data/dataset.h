@@ -75,4 +75,16 @@ struct DatasetOptions {
 // field, invalid UTF-8, an id the model does not have.
 std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options);
 
+// A document before truncation.
+struct DocumentLength {
+  int32_t num_tokens = 0;
+  // The first token that counts; num_tokens where none does.
+  int32_t first_label = 0;
+};
+
+// How long the documents are that load_dataset would pack, in its order. Tokens are not kept, and
+// the cache is not asked. Documents that are tokens already need no tokenizer: examples.tokenizer
+// may be empty. Throws UserError as load_dataset does.
+std::vector<DocumentLength> load_lengths(const DatasetOptions& options);
+
 }  // namespace tessera

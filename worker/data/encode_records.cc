@@ -36,7 +36,7 @@ struct EncodedBlock {
 class Pipeline {
  public:
   Pipeline(std::span<const RecordFile> files, const ExampleFormat& format,
-           const Tokenizer& tokenizer, const EncodeOptions& options, const ExampleSink& sink)
+           const Tokenizer* tokenizer, const EncodeOptions& options, const ExampleSink& sink)
       : files_(files), format_(format), tokenizer_(tokenizer), options_(options), sink_(sink) {}
 
   void run() {
@@ -115,7 +115,7 @@ class Pipeline {
   void check(const Record& record, std::span<const int32_t> tokens) const {
     for (const int32_t id : tokens) {
       if (id >= 0 && id < options_.vocab_size) continue;
-      record.fail("the tokenizer gives \"" + tokenizer_.token_of(id) + "\" the id " +
+      record.fail("the tokenizer gives \"" + tokenizer_->token_of(id) + "\" the id " +
                   std::to_string(id) + ", which must be below the model's vocab_size " +
                   std::to_string(options_.vocab_size));
     }
@@ -151,7 +151,7 @@ class Pipeline {
 
   const std::span<const RecordFile> files_;
   const ExampleFormat& format_;
-  const Tokenizer& tokenizer_;
+  const Tokenizer* const tokenizer_;
   const EncodeOptions& options_;
   const ExampleSink& sink_;
   int64_t max_ahead_ = 0;
@@ -170,7 +170,7 @@ class Pipeline {
 }  // namespace
 
 void encode_records(std::span<const RecordFile> files, const ExampleFormat& format,
-                    const Tokenizer& tokenizer, const EncodeOptions& options,
+                    const Tokenizer* tokenizer, const EncodeOptions& options,
                     const ExampleSink& sink) {
   Pipeline(files, format, tokenizer, options, sink).run();
 }

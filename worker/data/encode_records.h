@@ -22,9 +22,10 @@ using ExampleSink =
 
 // Hands all documents of the files to `sink`, in order. At most a few blocks a thread are held at a
 // time. Whatever the threads do, the error thrown is the first one in the order of the files, and
-// all documents before it were handed out. Throws UserError, and what `sink` throws.
+// all documents before it were handed out. The tokenizer names tokens in errors; null only where
+// ids are not checked. Throws UserError, and what `sink` throws.
 void encode_records(std::span<const RecordFile> files, const ExampleFormat& format,
-                    const Tokenizer& tokenizer, const EncodeOptions& options,
+                    const Tokenizer* tokenizer, const EncodeOptions& options,
                     const ExampleSink& sink);
 
 }  // namespace tessera

@@ -25,12 +25,17 @@ bool is_list_with(const Record& record, const std::string& field, const char* ke
 
 class FormatChooser {
  public:
-  FormatChooser(const ExampleOptions& options, const Tokenizer& tokenizer, const Record& first)
+  FormatChooser(const ExampleOptions& options, const Tokenizer* tokenizer, const Record& first)
       : options_(options), tokenizer_(tokenizer), first_(first) {}
 
   // Decides as TRL does, in its order.
   std::unique_ptr<const ExampleFormat> choose() const {
     if (first_.has("input_ids")) return tokens();
+    if (tokenizer_ == nullptr) {
+      throw UserError("model.path", first_.place() +
+                                        " holds no tokens (input_ids), and there is no tokenizer "
+                                        "to make some");
+    }
     const bool has_pairs = first_.has("prompt");
     if (has_pairs && !first_.has("completion")) {
       first_.fail("there is a prompt, but no completion");
@@ -53,12 +58,12 @@ class FormatChooser {
   std::unique_ptr<const ExampleFormat> text() const {
     refuse_assistant_only();
     refuse_completion_only("the records have no prompt and completion");
-    return make_text_format(tokenizer_, options_.text_field, eos_token());
+    return make_text_format(*tokenizer_, options_.text_field, eos_token());
   }
 
   std::unique_ptr<const ExampleFormat> completion() const {
     refuse_assistant_only();
-    return make_completion_format(tokenizer_,
+    return make_completion_format(*tokenizer_,
                                   {.text_field = options_.text_field,
                                    .eos_token = eos_token(),
                                    .completion_only = options_.completion_only_loss.value_or(true)},
@@ -91,7 +96,7 @@ class FormatChooser {
     format.completion_only = is_pair && options_.completion_only_loss.value_or(true);
     format.assistant_only = options_.assistant_only_loss;
     auto templates = chat_templates(format.fingerprint);
-    return make_chat_format(tokenizer_, std::move(templates), std::move(format), options_.note);
+    return make_chat_format(*tokenizer_, std::move(templates), std::move(format), options_.note);
   }
 
   void refuse_assistant_only() const {
@@ -112,13 +117,13 @@ class FormatChooser {
   // Checked to be in the vocabulary.
   std::string eos_token() const {
     const bool is_given = !options_.eos_token.empty();
-    const std::string eos = is_given ? options_.eos_token : tokenizer_.eos_token();
+    const std::string eos = is_given ? options_.eos_token : tokenizer_->eos_token();
     const std::string field = is_given ? kEosField : kTokenizerField;
     if (eos.empty()) {
       throw UserError(field, options_.tokenizer.string() +
                                  " names no eos_token; give one as method.sft.eos_token");
     }
-    if (!tokenizer_.id_of(eos)) {
+    if (!tokenizer_->id_of(eos)) {
       throw UserError(field, "the eos_token \"" + eos + "\" is not in the vocabulary of " +
                                  options_.tokenizer.string());
     }
@@ -137,7 +142,7 @@ class FormatChooser {
     }
     if (!given.empty()) keep_default(sources);
     if (options_.assistant_only_loss) mark_generation(sources, path.string());
-    ChatTemplates::Variables variables = tokenizer_.named_tokens();
+    ChatTemplates::Variables variables = tokenizer_->named_tokens();
     set_eos(variables);
     const std::time_t now = std::time(nullptr);
     fingerprint = "chat";
@@ -182,7 +187,7 @@ class FormatChooser {
       }
     }
     for (const std::string& token : tokens) {
-      if (token.empty() || tokenizer_.id_of(token)) continue;
+      if (token.empty() || tokenizer_->id_of(token)) continue;
       throw UserError(kTemplateField, directory.string() + " has the token \"" + token +
                                           "\", which the vocabulary of " +
                                           options_.tokenizer.string() +
@@ -209,14 +214,14 @@ class FormatChooser {
   }
 
   const ExampleOptions& options_;
-  const Tokenizer& tokenizer_;
+  const Tokenizer* const tokenizer_;
   const Record& first_;
 };
 
 }  // namespace
 
 std::unique_ptr<const ExampleFormat> make_example_format(const ExampleOptions& options,
-                                                         const Tokenizer& tokenizer,
+                                                         const Tokenizer* tokenizer,
                                                          const Record& first) {
   return FormatChooser(options, tokenizer, first).choose();
 }

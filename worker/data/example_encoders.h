@@ -40,10 +40,11 @@ class ExampleFormat {
   virtual const std::string& fingerprint() const = 0;
 };
 
-// Reads what the format of `first` needs. Throws UserError: a record of no known format, no EOS
-// token, no chat template or one that does not parse, an option that does not fit the format.
+// Reads what the format of `first` needs; null for a tokenizer where records are tokens already.
+// Throws UserError: a record of no known format, no EOS token, no chat template or one that does
+// not parse, an option that does not fit the format.
 std::unique_ptr<const ExampleFormat> make_example_format(const ExampleOptions& options,
-                                                         const Tokenizer& tokenizer,
+                                                         const Tokenizer* tokenizer,
                                                          const Record& first);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
 // tessera-data: an InspectRequest on standard input, InspectReplies on standard output (see
-// inspect.proto). For `tessera data inspect`.
+// inspect.proto). For `tessera data inspect` and `tessera profile`.
 //
 // Exit codes: 0 all was said, a user's mistake included; 1 a failure, on standard error.
 #include <google/protobuf/util/delimited_message_util.h>
@@ -9,6 +9,7 @@
 
 #include "worker/errors.h"
 #include "worker/inspect/inspect.h"
+#include "worker/inspect/profile.h"
 
 namespace {
 
@@ -21,11 +22,12 @@ void write(const InspectReply& reply) {
 int run() {
   tessera::v1::InspectRequest request;
   if (!request.ParseFromIstream(&std::cin)) {
-    std::cerr << "standard input is no InspectRequest; `tessera data inspect` makes one\n";
+    std::cerr << "standard input is no InspectRequest; `tessera data inspect` and `tessera "
+                 "profile` make one\n";
     return 1;
   }
   try {
-    tessera::inspect(request, write);
+    request.has_profile() ? tessera::profile(request, write) : tessera::inspect(request, write);
   } catch (const tessera::UserError& error) {
     InspectReply reply;
     reply.mutable_failure()->set_kind(tessera::v1::Failure::USER);
