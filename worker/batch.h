@@ -27,15 +27,19 @@ struct Documents {
 struct Batch {
   at::Tensor tokens_T;  // int64
   at::Tensor labels_T;  // int64: what the model should predict at each token, or kIgnoredLabel
+  // int64: the tokens whose label is not ignored, ascending. Known to the loader, so that nobody
+  // has to look for them on the device: there no size may depend on values.
+  at::Tensor label_rows_L;
   Documents documents;
   int64_t num_tokens = 0;  // tokens that came from the data, padding not counted
-  int64_t num_labels = 0;  // labels that are not ignored
+  int64_t num_labels = 0;  // labels that are not ignored: L
 };
 
 // The batch with its tensors on `device`.
 inline Batch to_device(Batch batch, at::Device device) {
   if (device.is_cpu()) return batch;
-  for (at::Tensor* tensor : {&batch.tokens_T, &batch.labels_T, &batch.documents.positions_T}) {
+  for (at::Tensor* tensor :
+       {&batch.tokens_T, &batch.labels_T, &batch.label_rows_L, &batch.documents.positions_T}) {
     *tensor = tensor->to(device);
   }
   return batch;

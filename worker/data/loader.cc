@@ -52,7 +52,15 @@ class BatchBuilder {
     end_document(size);
   }
 
-  Batch take() { return std::move(batch_); }
+  Batch take() {
+    const OwnerScope scope(Owner::kData);
+    batch_.label_rows_L = at::empty({batch_.num_labels}, batch_.labels_T.options());
+    auto* row = batch_.label_rows_L.mutable_data_ptr<int64_t>();
+    for (int64_t i = 0; i < batch_.tokens_T.numel(); ++i) {
+      if (labels_[i] != kIgnoredLabel) *row++ = i;
+    }
+    return std::move(batch_);
+  }
 
  private:
   // A token's label is the token after it in its document.

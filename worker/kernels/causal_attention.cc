@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "worker/kernels/cpu_kernels.h"
+#include "worker/kernels/stand_in.h"
 
 // From the BLAS that LibTorch carries.
 extern "C" void sgemm_(const char* transpose_a, const char* transpose_b, const int* m, const int* n,
@@ -99,11 +100,14 @@ struct Problem {
 
   int64_t group() const { return num_heads / num_kv_heads; }
 
-  // body(task, scratch for `matrices` times the scores of a block)
+  // For `matrices` times the scores of a block, a row a thread.
+  at::Tensor make_scratch(int64_t matrices, const at::Tensor& q_TNH) const {
+    return at::empty({num_kernel_threads(q_TNH), matrices * block_scores}, q_TNH.options());
+  }
+
+  // body(task, row of scratch)
   template <typename Body>
-  void run(int64_t matrices, const Body& body) const {
-    const at::Tensor scratch =
-        at::empty({at::get_num_threads(), matrices * block_scores}, at::kFloat);
+  void run(const at::Tensor& scratch, const Body& body) const {
     auto* all = scratch.data_ptr<float>();
     at::parallel_for(0, static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
       float* mine = all + at::get_thread_num() * scratch.size(1);
@@ -142,6 +146,8 @@ void causal_attention_out(const at::Tensor& out_TNH, const at::Tensor& lse, cons
                           const at::Tensor& k_TKH, const at::Tensor& v_TKH,
                           const std::vector<int64_t>& cu_seqlens, int64_t window) {
   const Problem problem(q_TNH, k_TKH, cu_seqlens, window);
+  const at::Tensor all_scratch = problem.make_scratch(1, q_TNH);
+  if (q_TNH.is_meta()) return;
   const Heads q(q_TNH), k(k_TKH), v(v_TKH), out(out_TNH);
   auto* all_lse = lse.data_ptr<float>();
   const int64_t width = problem.head_dim;
@@ -166,7 +172,7 @@ void causal_attention_out(const at::Tensor& out_TNH, const at::Tensor& lse, cons
       for (int64_t h = 0; h < width; ++h) row[h] *= inverse[r];
     }
   };
-  problem.run(1, [&](const Task& task, float* scratch) {
+  problem.run(all_scratch, [&](const Task& task, float* scratch) {
     for (int64_t i = 0; i < problem.group(); ++i) {
       const int64_t n = task.kv_head * problem.group() + i;
       problem.each_block(task, [&](const Block& b) { attend_block(task, n, b, scratch); });
@@ -180,6 +186,8 @@ void causal_attention_backward_out(const AttentionGradients& grads, const at::Te
                                    const at::Tensor& lse, const std::vector<int64_t>& cu_seqlens,
                                    int64_t window) {
   const Problem problem(q_TNH, k_TKH, cu_seqlens, window);
+  const at::Tensor all_scratch = problem.make_scratch(2, q_TNH);
+  if (q_TNH.is_meta()) return;
   const Heads q(q_TNH), k(k_TKH), v(v_TKH), out(out_TNH), grad_out(grad_out_TNH);
   const Heads grad_q(grads.q_TNH), grad_k(grads.k_TKH), grad_v(grads.v_TKH);
   const auto* all_lse = lse.const_data_ptr<float>();
@@ -212,7 +220,7 @@ void causal_attention_backward_out(const AttentionGradients& grads, const at::Te
     multiply(queries(grad_q), gradient, keys(k), problem.scale);
     add_transposed_product(keys(grad_k), gradient, queries(q), problem.scale);
   };
-  problem.run(2, [&](const Task& task, float* scratch) {
+  problem.run(all_scratch, [&](const Task& task, float* scratch) {
     for (int64_t t = task.document_begin; t < task.document_begin + task.length; ++t) {
       std::fill_n(grad_k.at(t, task.kv_head), width, 0.0f);
       std::fill_n(grad_v.at(t, task.kv_head), width, 0.0f);

@@ -5,7 +5,8 @@
 // All tensors are float32: q, out and their gradients [T, N, H], k, v and theirs [T, K, H] with K
 // dividing N, of any strides but a last one of 1. Documents are cut out of T by cu_seqlens, which
 // begins with 0. A token sees itself and those before it in its document, `window` in all (0: no
-// limit). Scores are scaled by 1 / sqrt(H).
+// limit). Scores are scaled by 1 / sqrt(H). On tensors that stand for such (stand_in.h) the scratch
+// is allocated, and nothing computed.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,9 +1,10 @@
 // cpu_kernels.h on tensors, spread over LibTorch's threads. Nothing here knows autograd.
 //
-// All tensors are on a CPU; `x` and what has its type are float32 or bfloat16 (has_cpu_kernels).
-// Tensors of values may have any strides but a last one of 1, as parts of a merged product have.
-// Outputs are written, not made, and may be the inputs of the same shape. No result depends on the
-// number of threads.
+// All tensors are on a CPU; `x` and what has its type are float32 or bfloat16 (has_cpu_kernels). On
+// tensors that stand for such (stand_in.h) a function allocates what it would, and computes
+// nothing. Tensors of values may have any strides but a last one of 1, as parts of a merged product
+// have. Outputs are written, not made, and may be the inputs of the same shape. No result depends
+// on the number of threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "worker/kernels/causal_attention.h"
+#include "worker/kernels/stand_in.h"
 #include "worker/model/attention_dropout.h"
 #include "worker/model/attention_pieces.h"
 
@@ -156,9 +157,9 @@ at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TKH, const at::Te
                   const Documents& documents, const AttentionOptions& options) {
   if (options.dropout > 0)
     return attend_with_dropout(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options);
-  if (q_TNH.is_cpu() && q_TNH.scalar_type() == at::kFloat)
+  if (on_cpu(q_TNH) && q_TNH.scalar_type() == at::kFloat)
     return CausalAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window);
-  if (q_TNH.is_cpu())
+  if (on_cpu(q_TNH))
     return FlashAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window);
   return attend_by_dispatch(q_TNH, k_TKH, v_TKH, documents, options.window);
 }

@@ -42,12 +42,13 @@ at::Tensor DecoderModel::forward(const Batch& batch, const ForwardOptions& optio
   return x;
 }
 
-HeadOutput DecoderModel::head(const at::Tensor& hidden_TD, const at::Tensor& labels_T,
+HeadOutput DecoderModel::head(const at::Tensor& hidden_TD, const Batch& batch,
                               const HeadRequest& request) {
   head_gate_->open();
   const at::Tensor normed_TD = rms_norm(hidden_TD, norm_.value, config_.rms_norm_eps);
   const Parameter& output = tied() ? *embedding_ : output_;
-  HeadOutput out = fused_head(normed_TD, output.value, labels_T, head_chunk_tokens_, request);
+  HeadOutput out = fused_head(normed_TD, output.value, {batch.labels_T, batch.label_rows_L},
+                              head_chunk_tokens_, request);
   out.logprobs_T = head_gate_->close(out.logprobs_T);
   return out;
 }

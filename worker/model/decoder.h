@@ -48,8 +48,7 @@ class DecoderModel {
   // experts.
   double aux_loss() const { return aux_loss_; }
   // Final norm, then fused_head.
-  HeadOutput head(const at::Tensor& hidden_TD, const at::Tensor& labels_T,
-                  const HeadRequest& request = {});
+  HeadOutput head(const at::Tensor& hidden_TD, const Batch& batch, const HeadRequest& request = {});
 
   const ModelConfig& config() const { return config_; }
 

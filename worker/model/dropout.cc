@@ -45,6 +45,11 @@ uint64_t make_draw(std::initializer_list<uint64_t> parts) {
 
 at::Tensor draw_mask(at::IntArrayRef sizes, double share, uint64_t draw,
                      const at::TensorOptions& options) {
+  if (options.device().is_meta()) {
+    // ATen draws through MKL where the processor is Intel's, into integers.
+    if (__builtin_cpu_is("intel")) at::empty(sizes, options.dtype(at::kInt));
+    return at::empty(sizes, options);
+  }
   // A generator of our own: nobody else's draws are touched.
   at::Generator generator = at::globalContext().defaultGenerator(options.device()).clone();
   generator.set_current_seed(draw);

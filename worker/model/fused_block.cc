@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "worker/kernels/stand_in.h"
+
 namespace tessera {
 namespace {
 
@@ -55,7 +57,7 @@ struct RunBlock : Function<RunBlock> {
 }  // namespace
 
 bool can_run_fused(const at::Tensor& x_TD, const std::vector<Parameter*>& parameters) {
-  return x_TD.is_cpu() && x_TD.scalar_type() == at::kFloat &&
+  return on_cpu(x_TD) && x_TD.scalar_type() == at::kFloat &&
          std::ranges::all_of(parameters, [](const Parameter* parameter) {
            return parameter->gradient_sink != nullptr;
          });

@@ -3,8 +3,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/isclose.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/nonzero.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -71,15 +71,16 @@ class HeadGradients {
 };
 
 bool agrees(const at::Tensor& given, const at::Tensor& known) {
-  return at::allclose(given, known, /*rtol=*/1e-6, /*atol=*/0);
+  const at::Tensor close = at::isclose(given, known, /*rtol=*/1e-6, /*atol=*/0).all();
+  return close.is_meta() || close.item<bool>();
 }
 
 struct FusedHead : Function<FusedHead> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden_TD,
                                const at::Tensor& weight_VD, const at::Tensor& labels_T,
-                               int64_t chunk_tokens, const HeadRequest& request) {
+                               const at::Tensor& rows_L, int64_t chunk_tokens,
+                               const HeadRequest& request) {
     const OwnerScope scope(Owner::kHead);
-    const at::Tensor rows_L = at::nonzero(labels_T != kIgnoredLabel).squeeze(1);
     const at::Tensor labels_L = labels_T.index_select(0, rows_L);
     const int64_t num_labels = rows_L.size(0);
     const LabelStatsOut outputs = make_label_stats(num_labels, hidden_TD.options());
@@ -132,7 +133,7 @@ struct FusedHead : Function<FusedHead> {
       TORCH_CHECK(agrees(grads_L.logprobs, saved[1]) &&
                       (!saved[2].defined() || agrees(grads_L.mean_logprobs, saved[2])),
                   "an objective said another gradient than its loss has");
-      return {saved[3], saved[4], none, none, none};
+      return {saved[3], saved[4], none, none, none, none};
     }
     const at::Tensor &hidden_TD = saved[1], &weight_VD = saved[2], &labels_L = saved[3];
     const int64_t chunk_tokens = ctx->saved_data["chunk_tokens"].toInt();
@@ -150,20 +151,19 @@ struct FusedHead : Function<FusedHead> {
           part(rows_L), hidden_CD,
           chunks.gradient(part(labels_L), stats, grads_C.logprobs, grads_C.mean_logprobs));
     }
-    return {gradients.hidden(), gradients.weight(), none, none, none};
+    return {gradients.hidden(), gradients.weight(), none, none, none, none};
   }
 };
 
 }  // namespace
 
 HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
-                      const at::Tensor& labels_T, int64_t chunk_tokens,
-                      const HeadRequest& request) {
+                      const HeadLabels& labels, int64_t chunk_tokens, const HeadRequest& request) {
   HeadRequest wanted = request;
   // Without autograd there is nothing to know.
   if (!c10::GradMode::is_enabled()) wanted.gradient = {};
   const variable_list outputs =
-      FusedHead::apply(hidden_TD, weight_VD, labels_T, chunk_tokens, wanted);
+      FusedHead::apply(hidden_TD, weight_VD, labels.labels_T, labels.rows_L, chunk_tokens, wanted);
   return {outputs[0], outputs[1], outputs[2], wanted.mean_logprobs ? outputs[3] : at::Tensor()};
 }
 

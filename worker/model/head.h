@@ -28,21 +28,25 @@ struct KnownGradient {
   at::Tensor mean_logprobs_T;  // float32; undefined: zero
 };
 
+struct HeadLabels {
+  at::Tensor labels_T;  // int64, with kIgnoredLabel
+  at::Tensor rows_L;    // int64: the tokens that have a label, ascending
+};
+
 // What an objective wants of the head.
 struct HeadRequest {
   bool mean_logprobs = false;
   KnownGradient gradient;
 };
 
-// hidden_TD and weight_VD in the compute dtype, labels_T int64 with kIgnoredLabel. Softmax and sums
-// are taken in float32. Peak memory: about 2 * chunk_tokens * V float32, plus the gradient of the
-// weight.
+// hidden_TD and weight_VD in the compute dtype. Softmax and sums are taken in float32. Peak memory:
+// about 2 * chunk_tokens * V float32, plus the gradient of the weight.
 //
 // With request.gradient, gradients are made in forward, while a chunk's logits are there anyway,
 // and backward runs no matrix product: three instead of four in all. Backward throws when the
 // gradient turns out to be another.
 HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
-                      const at::Tensor& labels_T, int64_t chunk_tokens,
+                      const HeadLabels& labels, int64_t chunk_tokens,
                       const HeadRequest& request = {});
 
 }  // namespace tessera

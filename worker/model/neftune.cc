@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "worker/kernels/stand_in.h"
 #include "worker/model/dropout.h"
 
 namespace tessera {
@@ -17,7 +18,9 @@ constexpr uint64_t kNoise = 0x6E656674;  // "neft": names the noise among a forw
 // [T, 1]: the largest noise of each token.
 at::Tensor bounds(const Documents& documents, double alpha, int64_t width,
                   const at::TensorOptions& options) {
-  at::Tensor bounds_T1 = at::empty({documents.cu_seqlens.back(), 1}, at::kFloat);
+  at::Tensor bounds_T1 =
+      at::empty({documents.cu_seqlens.back(), 1},
+                at::TensorOptions(host_device(options.device())).dtype(at::kFloat));
   for (int64_t s = 0; s < documents.num_documents(); ++s) {
     const int64_t begin = documents.cu_seqlens[s];
     const int64_t length = documents.cu_seqlens[s + 1] - begin;
@@ -35,10 +38,13 @@ class NoisyEmbedding : public Layer {
   at::Tensor forward(const at::Tensor& tokens_T, const Stream& stream) override {
     const at::Tensor x_TD = embedding_->forward(tokens_T, stream);
     if (!stream.training) return x_TD;
-    // A generator of its own: nobody else's draws are touched.
-    at::Generator generator = at::globalContext().defaultGenerator(x_TD.device()).clone();
-    generator.set_current_seed(make_draw({stream.draw, kNoise}));
-    const at::Tensor noise_TD = at::empty_like(x_TD.detach()).uniform_(-1, 1, generator);
+    const at::Tensor noise_TD = at::empty_like(x_TD.detach());
+    if (!noise_TD.is_meta()) {
+      // A generator of its own: nobody else's draws are touched.
+      at::Generator generator = at::globalContext().defaultGenerator(x_TD.device()).clone();
+      generator.set_current_seed(make_draw({stream.draw, kNoise}));
+      noise_TD.uniform_(-1, 1, generator);
+    }
     return x_TD + noise_TD.mul_(bounds(*stream.documents, alpha_, x_TD.size(1), x_TD.options()));
   }
   std::vector<Parameter*> parameters() override { return embedding_->parameters(); }

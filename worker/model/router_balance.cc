@@ -11,6 +11,8 @@
 
 #include <algorithm>
 
+#include "worker/kernels/stand_in.h"
+
 namespace tessera {
 namespace {
 
@@ -65,10 +67,10 @@ double RouterBalance::finish() {
   if (sum_) sum_(sums_);
   const at::Tensor counts = sums_.narrow(0, 0, num_experts_);
   const at::Tensor probabilities = sums_.narrow(0, num_experts_, num_experts_);
-  const double rows = std::max(1.0, sums_.narrow(0, 2 * num_experts_, 1).item<double>());
+  const double rows = std::max(1.0, host_value(sums_.narrow(0, 2 * num_experts_, 1)));
   const double scale = static_cast<double>(num_experts_) / (rows * rows);
   gradient_ = (counts * (weight_ * scale)).to(at::kFloat);
-  return (counts * probabilities).sum().item<double>() * scale;
+  return host_value((counts * probabilities).sum()) * scale;
 }
 
 at::Tensor RouterBalance::with_gradient(const at::Tensor& grad_TE,

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "worker/kernels/stand_in.h"
 #include "worker/kernels/tensor_ops.h"
 #include "worker/memory/ledger.h"
 
@@ -42,7 +43,7 @@ void AdamW::step(double learning_rate, double gradient_scale) {
 
 void AdamW::update_by_kernel(const UnitState& state, const at::Tensor& gradient,
                              double learning_rate, double gradient_scale) {
-  const double step = step_.item<double>();
+  const double step = host_value(step_, /*without=*/1);
   const double rate = learning_rate / (1 - std::pow(options_.beta1, step));
   for (const Segment& segment : state.segments) {
     const auto part = [&](const at::Tensor& flat) {

@@ -8,6 +8,8 @@
 #include <array>
 #include <cmath>
 
+#include "worker/kernels/stand_in.h"
+
 namespace tessera {
 namespace {
 
@@ -52,7 +54,12 @@ std::vector<double> sums_before(const std::vector<ShardedUnit*>& units, Collecti
   for (const ShardedUnit* unit : units) num_entries += std::ssize(unit->layout().entries);
   std::vector<double> before(num_entries);
   if (group.size() == 1) return before;
-  at::Tensor sums = at::zeros({group.size(), num_entries}, at::kDouble);
+  at::Tensor sums =
+      at::zeros({group.size(), num_entries}, units.front()->shard().options().dtype(at::kDouble));
+  if (sums.is_meta()) {
+    group.all_reduce_sum(sums);
+    return before;
+  }
   double* const mine = sums.mutable_data_ptr<double>() + group.rank() * num_entries;
   int64_t first = 0;
   for (const ShardedUnit* unit : units) {
@@ -75,6 +82,7 @@ std::vector<double> sums_before(const std::vector<ShardedUnit*>& units, Collecti
 
 double cpu_sum_of_squares(const std::vector<ShardedUnit*>& units, Collectives& group) {
   const std::vector<double> before = sums_before(units, group);
+  if (units.front()->shard().is_meta()) return 0;
   double total = 0;
   int64_t first = 0;
   for (const ShardedUnit* unit : units) {
@@ -94,7 +102,7 @@ double device_sum_of_squares(const std::vector<ShardedUnit*>& units) {
   double total = 0;
   for (const ShardedUnit* unit : units) {
     if (!unit->gradient().defined()) continue;
-    const double norm = at::linalg_vector_norm(unit->gradient(), 2).item<double>();
+    const double norm = host_value(at::linalg_vector_norm(unit->gradient(), 2));
     total += norm * norm;
   }
   return total;
@@ -105,10 +113,10 @@ double device_sum_of_squares(const std::vector<ShardedUnit*>& units) {
 double gradient_norm(const std::vector<ShardedUnit*>& units, Collectives& group) {
   const at::Tensor& shard = units.front()->shard();
   const double mine =
-      shard.is_cpu() ? cpu_sum_of_squares(units, group) : device_sum_of_squares(units);
+      on_cpu(shard) ? cpu_sum_of_squares(units, group) : device_sum_of_squares(units);
   at::Tensor sum = at::full({1}, mine, shard.options().dtype(at::kDouble));
   group.all_reduce_sum(sum);
-  return std::sqrt(sum.item<double>());
+  return std::sqrt(host_value(sum));
 }
 
 double clip_scale(double norm, double max_norm) {

@@ -1,13 +1,10 @@
 #include "worker/trainer/evaluation.h"
 
-#include <c10/core/GradMode.h>
-
 #include <algorithm>
 #include <chrono>
 
-#include "worker/memory/ledger.h"
 #include "worker/trainer/input.h"
-#include "worker/trainer/metrics.h"
+#include "worker/trainer/step.h"
 
 namespace tessera {
 
@@ -22,26 +19,14 @@ Evaluator::Evaluator(const v1::JobSpec& spec, const ModelConfig& config, const O
 
 v1::EvalMetrics Evaluator::evaluate(TrainableModel& trainable, int step, Reporter& reporter) const {
   const auto begin = std::chrono::steady_clock::now();
-  const c10::AutoGradMode no_grad(false);
-  const OwnerScope scope(Owner::kActivations);
   const double aux_coef = trainable.model->config().experts.router_aux_loss_coef;
   const int64_t batch_rows = loader_->microbatch_rows();
   const int64_t num_batches = loader_->microbatches_per_epoch();
-  LabelSumsList sums;
-  for (int64_t i = 0; i < num_batches; ++i) {
-    reporter.progress("eval", step);
-    const Batch batch = to_device(loader_->microbatch(0, i * batch_rows), device_);
-    const at::Tensor hidden_TD = trainable.model->forward(batch, {.aux_loss_weight = aux_coef});
-    const HeadOutput head = trainable.model->head(hidden_TD, batch.labels_T,
-                                                  objective_.head_request(batch, /*normalizer=*/1));
-    sums.add(objective_.loss_sum(head, batch), head, trainable.model->aux_loss());
-  }
-  trainable.finish_backward();
-  at::Tensor values = sums.flat();
-  ranks_.all_reduce_sum(values);
-  values = values.cpu();
-
-  const std::vector<LabelSums> batches = sums.read(values.const_data_ptr<double>());
+  const std::vector<LabelSums> batches =
+      evaluate_microbatches({objective_, trainable, ranks_, device_}, num_batches, [&](int64_t i) {
+        reporter.progress("eval", step);
+        return loader_->microbatch(0, i * batch_rows);
+      });
   double loss = 0, entropy = 0, accuracy = 0, aux_loss = 0;
   v1::EvalMetrics metrics;
   for (int64_t i = 0; i < num_batches; ++i) {

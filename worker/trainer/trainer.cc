@@ -1,21 +1,13 @@
 #include "worker/trainer/trainer.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/tensor.h>
-#include <torch/csrc/autograd/autograd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 
 #include "worker/errors.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/stored_weights.h"
-#include "worker/optim/gradient_norm.h"
 #include "worker/trainer/input.h"
-#include "worker/trainer/model_options.h"
 
 namespace tessera {
 namespace {
@@ -63,6 +55,8 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
   load_weights(trainable_, weights, ranks.rank());
   optimizer_ = std::make_unique<AdamW>(trainable_.unit_pointers(), adamw_options(spec_.training()),
                                        ranks.rank());
+  step_.emplace(TrainStep::Parts{spec_, *objective_, trainable_, *optimizer_, *ranks_, device_},
+                [this](Phase phase) { enter(phase); });
 }
 
 // Takes up the checkpoint to go on from, if there is one.
@@ -157,9 +151,13 @@ Trainer::StepData Trainer::next_step_data() const {
   StepData data;
   const int64_t count = epochs_->microbatches_of_step(state_.row());
   for (int64_t i = 0; i < count; ++i) {
-    data.num_labels.push_back(loader_->num_labels(state_.epoch(), row_of(i)));
+    data.microbatches.num_labels.push_back(loader_->num_labels(state_.epoch(), row_of(i)));
     data.num_tokens += loader_->num_tokens(state_.epoch(), row_of(i));
   }
+  data.microbatches.step = state_.step();
+  data.microbatches.batch = [this](int64_t i) {
+    return loader_->microbatch(state_.epoch(), row_of(i));
+  };
   return data;
 }
 
@@ -169,24 +167,27 @@ Trainer::StepEnd Trainer::train_step() {
   timer_.begin_step();
   lease_.check();
   const StepData data = next_step_data();
-  const LabelSumsList sums = train_microbatches(data);
+  const LabelSumsList sums = step_->forward_backward(data.microbatches);
 
-  timer_.enter(Phase::kOptimizer);
-  reporter_.progress("optimizer", state_.step() + 1);
+  enter(Phase::kOptimizer);
   const Reduced reduced = reduce(sums);
-  const double grad_norm = gradient_norm(trainable_.unit_pointers(), *ranks_);
-  add_step(*state_.mutable_window(), data.num_labels, reduced.sums,
+  const double grad_norm = step_->norm();
+  add_step(*state_.mutable_window(), data.microbatches.num_labels, reduced.sums,
            trainable_.model->config().experts.router_aux_loss_coef);
   check_finite(state_.window().loss(), "loss");
   check_finite(grad_norm, "gradient norm");
   const double rate = learning_rate();
   checkpointing_.before_update();
-  optimizer_->step(rate, clip_scale(grad_norm, spec_.training().max_grad_norm()));
-  for (ShardedUnit* unit : trainable_.unit_pointers()) unit->clear_gradient();
+  step_->update(rate, grad_norm);
   const bool epoch_ended = advance(data);
   note_step(data, grad_norm, rate);
   reporter_.memory(state_.step(), /*now=*/state_.step() == 1);
   return {reduced.commands, epoch_ended};
+}
+
+void Trainer::enter(Phase phase) {
+  timer_.enter(phase);
+  if (phase != Phase::kData) reporter_.progress(phase_name(phase).data(), state_.step() + 1);
 }
 
 void Trainer::note_step(const StepData& data, double grad_norm, double rate) {
@@ -208,53 +209,21 @@ double Trainer::learning_rate() const {
   return schedule_->learning_rate(state_.step());
 }
 
-// Forward and backward of the step's microbatches; gradients add up in the units' shards.
-LabelSumsList Trainer::train_microbatches(const StepData& data) {
-  const OwnerScope scope(Owner::kActivations);
-  const int64_t num_labels =
-      std::accumulate(data.num_labels.begin(), data.num_labels.end(), int64_t{0});
-  const double normalizer = static_cast<double>(std::max<int64_t>(1, num_labels));
-  LabelSumsList sums;
-  for (int64_t i = 0; i < data.num_microbatches(); ++i) {
-    timer_.enter(Phase::kData);
-    const Batch batch = to_device(loader_->microbatch(state_.epoch(), row_of(i)), device_);
-    timer_.enter(Phase::kForward);
-    reporter_.progress("forward", state_.step() + 1);
-    const MicrobatchOfStep place{state_.step(), i, data.num_microbatches(), ranks_->rank()};
-    const at::Tensor hidden_TD = trainable_.model->forward(
-        batch, training_forward(spec_, trainable_.model->config(), place));
-    const HeadOutput head = trainable_.model->head(hidden_TD, batch.labels_T,
-                                                   objective_->head_request(batch, normalizer));
-    const at::Tensor loss_sum = objective_->loss_sum(head, batch);
-    timer_.enter(Phase::kBackward);
-    reporter_.progress("backward", state_.step() + 1);
-    torch::autograd::backward({loss_sum / normalizer}, {});
-    trainable_.finish_backward();
-    sums.add(loss_sum, head, trainable_.model->aux_loss());
-  }
-  return sums;
-}
-
 // One small all-reduce a step: the metrics, whether any rank was told to stop or save, so that all
 // ranks do so after the same step, and how far the save that goes on is.
 Trainer::Reduced Trainer::reduce(const LabelSumsList& sums) {
   const CommandReader::Pending mine = commands_.take();
   const CheckpointWriter::Progress written = checkpointing_.progress();
-  const at::Tensor told = at::tensor(
-      {mine.stop ? 1.0 : 0.0, mine.save_checkpoint ? 1.0 : 0.0, written.done, written.failed},
-      at::kDouble);
-  at::Tensor values = at::cat({sums.flat(), told.to(device_)});
-  ranks_->all_reduce_sum(values);
-  values = values.cpu();
-  const double* v = values.const_data_ptr<double>();
-  const double* all_told = v + values.numel() - told.numel();
-  checkpointing_.agree({.done = all_told[2], .failed = all_told[3]});
-  return {sums.read(v), {.stop = all_told[0] > 0, .save_checkpoint = all_told[1] > 0}};
+  const auto [sums_of_all, told] = step_->reduce(
+      sums,
+      {mine.stop ? 1.0 : 0.0, mine.save_checkpoint ? 1.0 : 0.0, written.done, written.failed});
+  checkpointing_.agree({.done = told[2], .failed = told[3]});
+  return {sums_of_all, {.stop = told[0] > 0, .save_checkpoint = told[1] > 0}};
 }
 
 // Counts the step and moves the data cursor behind it. True: that was the end of an epoch.
 bool Trainer::advance(const StepData& data) {
-  const Cursor cursor = epochs_->after({state_.epoch(), state_.row()}, data.num_microbatches());
+  const Cursor cursor = epochs_->after({state_.epoch(), state_.row()}, data.microbatches.size());
   const bool epoch_ended = cursor.epoch != state_.epoch();
   state_.set_step(state_.step() + 1);
   state_.set_num_tokens(state_.num_tokens() + data.num_tokens);

@@ -25,6 +25,7 @@
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reporter.h"
+#include "worker/trainer/step.h"
 #include "worker/trainer/step_timer.h"
 #include "worker/trainer/trace.h"
 
@@ -43,11 +44,10 @@ class Trainer {
   v1::Finished run();
 
  private:
-  // The microbatches of one step, over all ranks.
+  // The data of one step.
   struct StepData {
-    std::vector<int64_t> num_labels;  // of each microbatch
-    int64_t num_tokens = 0;
-    int64_t num_microbatches() const { return std::ssize(num_labels); }
+    StepMicrobatches microbatches;
+    int64_t num_tokens = 0;  // over all ranks
   };
   // What a step leaves to be done.
   struct StepEnd {
@@ -63,7 +63,7 @@ class Trainer {
   int64_t row_of(int64_t index) const;
   StepData next_step_data() const;
   StepEnd train_step();
-  LabelSumsList train_microbatches(const StepData& data);
+  void enter(Phase phase);
   Reduced reduce(const LabelSumsList& sums);
   double learning_rate() const;
   void note_step(const StepData& data, double grad_norm, double rate);
@@ -93,6 +93,7 @@ class Trainer {
   std::optional<Evaluator> evaluator_;
   TrainableModel trainable_;
   std::unique_ptr<AdamW> optimizer_;
+  std::optional<TrainStep> step_;
   int64_t total_steps_ = 0;
   std::optional<Schedule> schedule_;
   std::optional<Cadence> cadence_;

@@ -60,6 +60,7 @@ TEST(Loader, LaysDocumentsOutFlat) {
   const Batch batch = loader.microbatch(0, 0);
   EXPECT_THAT(values(batch.tokens_T), ElementsAre(0, 1, 2, 3, 100, 101));
   EXPECT_THAT(values(batch.labels_T), ElementsAre(1, 2, -100, -100, 101, -100));
+  EXPECT_THAT(values(batch.label_rows_L), ElementsAre(0, 1, 4));
   EXPECT_THAT(values(batch.documents.positions_T), ElementsAre(0, 1, 2, 0, 0, 1));
   EXPECT_THAT(batch.documents.cu_seqlens, ElementsAre(0, 3, 4, 6));
   EXPECT_EQ(batch.num_tokens, 6);
@@ -83,6 +84,7 @@ TEST(Loader, LabelsOnlyTokensThatCount) {
   const Batch batch = loader.microbatch(0, 0);
   EXPECT_THAT(values(batch.tokens_T), ElementsAre(5, 6, 7, 8, 9));
   EXPECT_THAT(values(batch.labels_T), ElementsAre(-100, 7, -100, 9, -100));
+  EXPECT_THAT(values(batch.label_rows_L), ElementsAre(1, 3));
   EXPECT_EQ(batch.num_labels, loader.num_labels(0, 0));
 }
 
@@ -104,6 +106,7 @@ TEST(Loader, ARankWithoutRowsGetsOneIgnoredToken) {
   ASSERT_EQ(loader.microbatches_per_epoch(), 1);
   const Batch batch = loader.microbatch(0, 0);
   EXPECT_THAT(values(batch.labels_T), ElementsAre(-100));
+  EXPECT_EQ(batch.label_rows_L.numel(), 0);
   EXPECT_THAT(batch.documents.cu_seqlens, ElementsAre(0, 1));
   EXPECT_EQ(batch.num_tokens, 0);
   EXPECT_EQ(batch.num_labels, 0);
@@ -231,7 +234,8 @@ TEST(Loader, ChargesBatchesToData) {
   const auto data = static_cast<size_t>(Owner::kData);
   const int64_t before = ledger.snapshot().current_by_owner[data];
   const Batch batch = loader.microbatch(0, 0);
-  EXPECT_EQ(ledger.snapshot().current_by_owner[data] - before, 3 * 64 * 8);
+  // Tokens, labels and positions, and the rows of 63 labels.
+  EXPECT_EQ(ledger.snapshot().current_by_owner[data] - before, (3 * 64 + 63) * 8);
 }
 
 }  // namespace

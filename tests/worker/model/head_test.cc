@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/nonzero.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
@@ -15,6 +16,10 @@
 
 namespace tessera {
 namespace {
+
+HeadLabels labelled(const at::Tensor& labels_T) {
+  return {labels_T, at::nonzero(labels_T != kIgnoredLabel).squeeze(1)};
+}
 
 struct Result {
   at::Tensor logprobs, entropy, correct, mean_logprobs, grad_hidden, grad_weight;
@@ -35,7 +40,7 @@ Result run(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&
   const at::Tensor w = weight.detach().clone().requires_grad_(true);
   HeadOutput out;
   if (chunk > 0) {
-    out = fused_head(h, w, labels, chunk, {upstream.mean_logprobs.defined(), known});
+    out = fused_head(h, w, labelled(labels), chunk, {upstream.mean_logprobs.defined(), known});
   } else {
     const at::Tensor all = at::log_softmax(at::mm(h, w.t()), 1);
     const at::Tensor kept = (labels != kIgnoredLabel).to(at::kFloat);
@@ -97,10 +102,10 @@ TEST_P(FusedHead, TakesAKnownGradientThatIsAMultipleOfTheProbability) {
 TEST(FusedHeadEdge, RefusesAGradientOtherThanTheOneItWasTold) {
   const at::Tensor h = at::randn({4, 8}).requires_grad_(true), w = at::randn({5, 8});
   const at::Tensor labels = at::randint(0, 5, {4}, at::kLong), half = at::full({4}, -0.5);
-  const HeadOutput out = fused_head(h, w, labels, 4, {.gradient = {.logprobs_T = half}});
+  const HeadOutput out = fused_head(h, w, labelled(labels), 4, {.gradient = {.logprobs_T = half}});
   EXPECT_THROW(torch::autograd::backward({out.logprobs_T.sum()}, {}), c10::Error);
   const HeadOutput both = fused_head(
-      h, w, labels, 4,
+      h, w, labelled(labels), 4,
       {.mean_logprobs = true, .gradient = {.logprobs_T = half, .mean_logprobs_T = half}});
   EXPECT_THROW(torch::autograd::backward({both.logprobs_T.sum() * -0.5}, {}), c10::Error);
 }

@@ -12,6 +12,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/nonzero.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -43,6 +44,7 @@ Batch make_batch(const std::vector<int64_t>& lengths, int64_t vocab_size) {
   batch.labels_T = batch.tokens_T.roll(-1);
   for (size_t s = 1; s < batch.documents.cu_seqlens.size(); ++s)
     batch.labels_T[batch.documents.cu_seqlens[s] - 1].fill_(kIgnoredLabel);
+  batch.label_rows_L = at::nonzero(batch.labels_T != kIgnoredLabel).squeeze(1);
   return batch;
 }
 
@@ -94,7 +96,7 @@ void run(const Run& run) {
   std::vector<std::pair<std::string, at::Tensor>> outputs;
   const at::Tensor hidden_TD = model.forward(batch, {.aux_loss_weight = aux_weight});
   const double aux_loss = model.aux_loss();
-  const HeadOutput head = model.head(hidden_TD, batch.labels_T);
+  const HeadOutput head = model.head(hidden_TD, batch);
   {
     const c10::AutoGradMode no_grad(false);
     outputs.emplace_back("logits", logits_of(model, hidden_TD));

@@ -64,6 +64,7 @@ Batch make_batch(int seed) {
   batch.documents.positions_T = at::cat(positions);
   batch.tokens_T = (at::arange(tokens, at::kLong) * 11 + seed) % 37;
   batch.labels_T = (batch.tokens_T * 5 + 1) % 37;
+  batch.label_rows_L = at::arange(tokens, at::kLong);
   return batch;
 }
 
@@ -95,8 +96,7 @@ std::map<std::string, at::Tensor> gradients(const Options& options) {
       fill_weights(trainable, rank);
       for (int microbatch = rank; microbatch < 6; microbatch += options.world_size) {
         const Batch batch = make_batch(microbatch);
-        const HeadOutput head =
-            trainable.model->head(trainable.model->forward(batch), batch.labels_T);
+        const HeadOutput head = trainable.model->head(trainable.model->forward(batch), batch);
         torch::autograd::backward({head.logprobs_T.sum() / -100.0}, {});
         trainable.finish_backward();
       }

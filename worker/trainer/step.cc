@@ -1,0 +1,81 @@
+#include "worker/trainer/step.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "worker/kernels/stand_in.h"
+#include "worker/memory/ledger.h"
+#include "worker/optim/gradient_norm.h"
+#include "worker/trainer/model_options.h"
+
+namespace tessera {
+
+LabelSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) const {
+  const OwnerScope scope(Owner::kActivations);
+  DecoderModel& model = *parts_.trainable.model;
+  const int64_t num_labels =
+      std::accumulate(microbatches.num_labels.begin(), microbatches.num_labels.end(), int64_t{0});
+  const double normalizer = static_cast<double>(std::max<int64_t>(1, num_labels));
+  LabelSumsList sums;
+  for (int64_t i = 0; i < microbatches.size(); ++i) {
+    on_phase_(Phase::kData);
+    const Batch batch = to_device(microbatches.batch(i), parts_.device);
+    on_phase_(Phase::kForward);
+    const MicrobatchOfStep place{microbatches.step, i, microbatches.size(), parts_.ranks.rank()};
+    const at::Tensor hidden_TD =
+        model.forward(batch, training_forward(parts_.spec, model.config(), place));
+    const HeadOutput head =
+        model.head(hidden_TD, batch, parts_.objective.head_request(batch, normalizer));
+    const at::Tensor loss_sum = parts_.objective.loss_sum(head, batch);
+    on_phase_(Phase::kBackward);
+    torch::autograd::backward({loss_sum / normalizer}, {});
+    parts_.trainable.finish_backward();
+    sums.add(loss_sum, head, model.aux_loss());
+  }
+  return sums;
+}
+
+TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums,
+                                     const std::vector<double>& told) const {
+  at::Tensor values = at::cat({sums.flat(), at::tensor(told, at::kDouble).to(parts_.device)});
+  parts_.ranks.all_reduce_sum(values);
+  const std::vector<double> all = host_values(values);
+  return {sums.read(all.data()), {all.end() - std::ssize(told), all.end()}};
+}
+
+double TrainStep::norm() const {
+  return gradient_norm(parts_.trainable.unit_pointers(), parts_.ranks);
+}
+
+void TrainStep::update(double learning_rate, double norm) const {
+  parts_.optimizer.step(learning_rate, clip_scale(norm, parts_.spec.training().max_grad_norm()));
+  for (ShardedUnit* unit : parts_.trainable.unit_pointers()) unit->clear_gradient();
+}
+
+std::vector<LabelSums> evaluate_microbatches(const EvaluationParts& parts, int64_t count,
+                                             const std::function<Batch(int64_t)>& batch_of) {
+  const c10::AutoGradMode no_grad(false);
+  const OwnerScope scope(Owner::kActivations);
+  DecoderModel& model = *parts.trainable.model;
+  const ForwardOptions options{.aux_loss_weight = model.config().experts.router_aux_loss_coef};
+  LabelSumsList sums;
+  for (int64_t i = 0; i < count; ++i) {
+    const Batch batch = to_device(batch_of(i), parts.device);
+    const at::Tensor hidden_TD = model.forward(batch, options);
+    const HeadOutput head =
+        model.head(hidden_TD, batch, parts.objective.head_request(batch, /*normalizer=*/1));
+    sums.add(parts.objective.loss_sum(head, batch), head, model.aux_loss());
+  }
+  parts.trainable.finish_backward();
+  at::Tensor values = sums.flat();
+  parts.ranks.all_reduce_sum(values);
+  return sums.read(host_values(values).data());
+}
+
+}  // namespace tessera

@@ -1,0 +1,75 @@
+// One step of training as a rank takes it: its microbatches forward and backward, the step's
+// all-reduce, the norm of the gradients, the update. The trainer and a rehearsal run this same
+// code.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "tessera/v1/job.pb.h"
+#include "worker/memory/attribution.h"
+#include "worker/objectives/objective.h"
+#include "worker/optim/adamw.h"
+#include "worker/trainer/metrics.h"
+#include "worker/trainer/plan.h"
+
+namespace tessera {
+
+// The microbatches of a step.
+struct StepMicrobatches {
+  int64_t step = 0;                           // from 0
+  std::vector<int64_t> num_labels;            // of each, over all ranks
+  std::function<Batch(int64_t index)> batch;  // this rank's part of one
+
+  int64_t size() const { return std::ssize(num_labels); }
+};
+
+class TrainStep {
+ public:
+  // All outlive the step.
+  struct Parts {
+    const v1::JobSpec& spec;
+    const Objective& objective;
+    TrainableModel& trainable;
+    AdamW& optimizer;
+    Collectives& ranks;
+    at::Device device;
+  };
+  // `on_phase` is told what begins.
+  TrainStep(const Parts& parts, std::function<void(Phase)> on_phase)
+      : parts_(parts), on_phase_(std::move(on_phase)) {}
+
+  // Forward and backward of each; gradients add up in the units' shards. Collective, as all below.
+  LabelSumsList forward_backward(const StepMicrobatches& microbatches) const;
+
+  // Sums over ranks.
+  struct Reduced {
+    std::vector<LabelSums> sums;  // a microbatch each
+    std::vector<double> told;
+  };
+  // One small all-reduce: the metrics, and numbers that ride along.
+  Reduced reduce(const LabelSumsList& sums, const std::vector<double>& told) const;
+
+  // Of the gradients, over all ranks.
+  double norm() const;
+  // Clips, updates the weights, and frees the gradients.
+  void update(double learning_rate, double norm) const;
+
+ private:
+  Parts parts_;
+  std::function<void(Phase)> on_phase_;
+};
+
+struct EvaluationParts {
+  const Objective& objective;
+  TrainableModel& trainable;
+  Collectives& ranks;
+  at::Device device;
+};
+// Forward passes of `count` held-out microbatches, of which `batch_of` gives this rank's parts.
+// Returns their sums over ranks. Collective.
+std::vector<LabelSums> evaluate_microbatches(const EvaluationParts& parts, int64_t count,
+                                             const std::function<Batch(int64_t)>& batch_of);
+
+}  // namespace tessera
