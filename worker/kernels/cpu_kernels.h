@@ -54,7 +54,7 @@ struct CpuTypedKernels {
   void (*rms_norm)(Rows<T> y, Rows<const T> x, const T* weight, float eps, int64_t num_rows,
                    int64_t width);
   // The gradients of that: grad_x, with `residual` added to it (null: nothing), and the weight's,
-  // summed over the rows, added to grad_weight [width].
+  // summed over the rows, added to grad_weight [width] (null: nowhere).
   void (*rms_norm_backward)(Rows<T> grad_x, float* grad_weight, Rows<const T> grad_y,
                             Rows<const T> x, const T* weight, Rows<const T> residual, float eps,
                             int64_t num_rows, int64_t width);

@@ -90,7 +90,9 @@ void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weig
   if (x.numel() == 0) return;
   const int64_t tokens = x.size(0), width = x.size(-1);
   const int64_t blocks = (tokens + kReductionRows - 1) / kReductionRows;
-  const at::Tensor partial = at::empty({blocks, width}, grad_weight_D.options());
+  const bool wants_weight = grad_weight_D.defined();
+  at::Tensor partial;
+  if (wants_weight) partial = at::empty({blocks, width}, grad_weight_D.options());
   if (x.is_meta()) return;
   auto* partials = data_of<float>(partial);
   by_type(x, [&](auto type) {
@@ -98,8 +100,8 @@ void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weig
     const auto backward = cpu_kernels().of<T>().rms_norm_backward;
     spread(blocks, kReductionRows * x.numel() / tokens, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
-        float* sums = partials + block * width;
-        std::fill_n(sums, width, 0.0f);
+        float* sums = wants_weight ? partials + block * width : nullptr;
+        if (wants_weight) std::fill_n(sums, width, 0.0f);
         const int64_t first = block * kReductionRows;
         each_token(x, first, std::min(tokens, first + kReductionRows),
                    [&](int64_t token, int64_t num_rows) {
@@ -111,6 +113,7 @@ void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weig
       }
     });
   });
+  if (!wants_weight) return;
   auto* total = data_of<float>(grad_weight_D);
   for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t i = 0; i < width; ++i) total[i] += partials[block * width + i];

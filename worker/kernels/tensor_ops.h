@@ -19,7 +19,7 @@ bool has_cpu_kernels(const at::Tensor& x);
 // y = x * rsqrt(mean(x^2 over D) + eps) * weight_D; x and y [..., D] of two or three dimensions.
 void rms_norm_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight_D, double eps);
 // grad_x = residual + the gradient of that (residual undefined: without); the weight's, summed over
-// all but D, is added to grad_weight_D (float32).
+// all but D, is added to grad_weight_D (float32; undefined: it is not made).
 void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weight_D,
                            const at::Tensor& grad_y, const at::Tensor& x,
                            const at::Tensor& weight_D, const at::Tensor& residual, double eps);

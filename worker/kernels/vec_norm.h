@@ -44,7 +44,8 @@ void rms_norm_backward(Rows<T> grad_x, float* grad_weight, Rows<const T> grad_y,
     const float dot = V::sum(V::reduce(width, [&](auto part, int64_t i, int64_t count) {
       const auto grad = V::get(upstream + i, count);
       const auto weighted = grad * (V::get(from + i, count) * scale);
-      V::put(grad_weight + i, V::get(grad_weight + i, count) + weighted, count);
+      if (grad_weight != nullptr)
+        V::put(grad_weight + i, V::get(grad_weight + i, count) + weighted, count);
       return part + weighted * V::get(weight + i, count);
     }));
     const float mean = dot / static_cast<float>(width);

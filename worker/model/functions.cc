@@ -28,16 +28,20 @@ at::Tensor rms_norm_by_aten(const at::Tensor& x, const at::Tensor& weight_D, dou
 }
 
 variable_list rms_norm_backward_by_aten(const at::Tensor& grad, const at::Tensor& x,
-                                        const at::Tensor& weight_D, double eps) {
+                                        const at::Tensor& weight_D, double eps, bool wants_weight) {
   const at::Tensor wide = x.to(at::kFloat), wide_grad = grad.to(at::kFloat);
   const at::Tensor rstd = wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
   const at::Tensor normed = wide * rstd;
   // Every leading dimension shares the weight: tokens, and for q and k norms the heads too.
-  const at::Tensor grad_weight = (wide_grad * normed).view({-1, weight_D.size(0)}).sum(0);
+  at::Tensor grad_weight;
+  if (wants_weight) {
+    grad_weight = (wide_grad * normed).view({-1, weight_D.size(0)}).sum(0);
+    grad_weight = grad_weight.to(weight_D.scalar_type());
+  }
   at::Tensor grad_x = wide_grad * weight_D;
   const at::Tensor mean = (grad_x * normed).mean(-1, /*keepdim=*/true);
   grad_x.sub_(normed * mean).mul_(rstd);
-  return {grad_x.to(x.scalar_type()), grad_weight.to(weight_D.scalar_type())};
+  return {grad_x.to(x.scalar_type()), grad_weight};
 }
 
 struct RmsNorm : Function<RmsNorm> {
@@ -55,13 +59,15 @@ struct RmsNorm : Function<RmsNorm> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight_D = saved[1];
     const double eps = ctx->saved_data["eps"].toDouble();
+    const bool wants_weight = ctx->needs_input_grad(1);
     variable_list made;
     if (has_cpu_kernels(x)) {
-      made = {make_like(x), at::zeros(weight_D.sizes(), x.options().dtype(at::kFloat))};
+      made = {make_like(x), at::Tensor()};
+      if (wants_weight) made[1] = at::zeros(weight_D.sizes(), x.options().dtype(at::kFloat));
       rms_norm_backward_out(made[0], made[1], grads[0].contiguous(), x, weight_D, {}, eps);
-      made[1] = made[1].to(weight_D.scalar_type());
+      if (wants_weight) made[1] = made[1].to(weight_D.scalar_type());
     } else {
-      made = rms_norm_backward_by_aten(grads[0], x, weight_D, eps);
+      made = rms_norm_backward_by_aten(grads[0], x, weight_D, eps, wants_weight);
     }
     return {made[0], made[1], at::Tensor()};
   }

@@ -59,7 +59,7 @@ struct RunBlock : Function<RunBlock> {
 bool can_run_fused(const at::Tensor& x_TD, const std::vector<Parameter*>& parameters) {
   return on_cpu(x_TD) && x_TD.scalar_type() == at::kFloat &&
          std::ranges::all_of(parameters, [](const Parameter* parameter) {
-           return parameter->gradient_sink != nullptr;
+           return !parameter->trainable || parameter->gradient_sink != nullptr;
          });
 }
 

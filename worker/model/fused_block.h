@@ -15,8 +15,8 @@ struct FusedBlock {
   GatedMlp mlp;
 };
 
-// Whether `block` may be run on such a stream: float32 on a CPU, and each of its parameters has a
-// sink for its gradient.
+// Whether `block` may be run on such a stream: float32 on a CPU, and each of its parameters that is
+// trained has a sink for its gradient.
 bool can_run_fused(const at::Tensor& x_TD, const std::vector<Parameter*>& parameters);
 
 // x + attention, + the MLP of that. Keeps x and what heads attended to. Backward makes the rest

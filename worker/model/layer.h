@@ -29,7 +29,9 @@ struct Parameter {
   std::vector<int64_t> shape;
   at::Tensor value = {};
   std::vector<StoredPart> also_stored_as = {};  // looked for where there is no tensor `name`
-  GradientSink* gradient_sink = nullptr;        // set with `value`
+  GradientSink* gradient_sink = nullptr;        // set with `value`; null where it is not trained
+  // Else its value is never changed and no gradient of it is made. Set before the model is sharded.
+  bool trainable = true;
 
   // Norm weights and biases are not decayed (as transformers has it).
   bool decays() const { return shape.size() > 1; }
@@ -58,7 +60,8 @@ class Layer {
 };
 
 // Stands around each use of a group of weights. Between open() and close() they are present;
-// close() returns `output` prepared so that they are present again for its backward.
+// close() returns `output` prepared so that they are present again for its backward, and go when
+// the backward of the use before this one begins.
 class WeightGate {
  public:
   virtual ~WeightGate() = default;

@@ -30,13 +30,16 @@ void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add
 
 }  // namespace
 
-GradientSum::GradientSum(const Parameter& parameter) : sinks_{parameter.gradient_sink} {
+GradientSum::GradientSum(const Parameter& parameter) : begun_(false) {
+  if (!parameter.trainable) return;
+  sinks_ = {parameter.gradient_sink};
   const GradientSink::Place place = parameter.gradient_sink->place();
   sum_ = place.sum;
   begun_ = place.begun;
 }
 
 bool GradientSum::join(const GradientSum& next) {
+  if (sinks_.empty() || next.sinks_.empty()) return sinks_.empty() && next.sinks_.empty();
   if (!adjoins(sum_, next.sum_) || begun_ != next.begun_) return false;
   sinks_.insert(sinks_.end(), next.sinks_.begin(), next.sinks_.end());
   sum_ = with_rows_behind(sum_, next.sum_);
@@ -44,17 +47,20 @@ bool GradientSum::join(const GradientSum& next) {
 }
 
 at::Tensor GradientSum::sum() {
-  if (!begun_) sum_.zero_();
+  if (!begun_ && sum_.defined()) sum_.zero_();
   begun_ = true;
   return sum_;
 }
 
 void GradientSum::add_product(const at::Tensor& grad_CO, const at::Tensor& x_CI) {
+  if (sinks_.empty()) return;
   multiply(sum_, grad_CO.t(), x_CI, /*add=*/begun_);
   begun_ = true;
 }
 
-void GradientSum::add_rows(const at::Tensor& grad_CO) { sum().add_(grad_CO.sum(0)); }
+void GradientSum::add_rows(const at::Tensor& grad_CO) {
+  if (!sinks_.empty()) sum().add_(grad_CO.sum(0));
+}
 
 void GradientSum::finish() {
   sum();  // also where there were no parts

@@ -10,7 +10,8 @@
 
 namespace tessera {
 
-// The gradient of a parameter, summed over the parts of one backward in its sink.
+// The gradient of a parameter, summed over the parts of one backward in its sink. Of one that is
+// not trained nothing is summed.
 class GradientSum {
  public:
   explicit GradientSum(const Parameter& parameter);
@@ -23,7 +24,7 @@ class GradientSum {
   void add_product(const at::Tensor& grad_CO, const at::Tensor& x_CI);
   // += the sum of grad_CO over C, of a vector [O].
   void add_rows(const at::Tensor& grad_CO);
-  // To be added to in place.
+  // To be added to in place. Undefined where the parameter is not trained.
   at::Tensor sum();
   // Nothing may be added any more, and the weight may go.
   void finish();

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 namespace tessera {
 namespace {
 
@@ -36,9 +38,16 @@ struct Recompute : Function<Recompute> {
 
 }  // namespace
 
+// A function of autograd runs backward only where an input needs a gradient, and the parameters are
+// none of its inputs: the stream stands in for them where nothing below it is trained.
 at::Tensor RecomputedLayer::forward(const at::Tensor& x, const Stream& stream) {
-  if (std::optional<at::Tensor> y = inner_->lean_forward(x, stream)) return *y;
-  return Recompute::apply(x, reinterpret_cast<int64_t>(inner_.get()),
+  at::Tensor input = x;
+  if (c10::GradMode::is_enabled() && !x.requires_grad() &&
+      std::ranges::any_of(inner_->parameters(), &Parameter::trainable)) {
+    input = x.detach().requires_grad_(true);
+  }
+  if (std::optional<at::Tensor> y = inner_->lean_forward(input, stream)) return *y;
+  return Recompute::apply(input, reinterpret_cast<int64_t>(inner_.get()),
                           reinterpret_cast<int64_t>(&stream));
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -39,18 +40,6 @@ FlatLayout layout_of(std::string name, const std::vector<Parameter*>& parameters
   return make_flat_layout(std::move(name), shapes, world_size);
 }
 
-void ReductionQueue::push(std::unique_ptr<Work> work, at::Tensor keep) {
-  finish();
-  work_ = std::move(work);
-  kept_ = std::move(keep);
-}
-
-void ReductionQueue::finish() {
-  if (work_) work_->wait();
-  work_.reset();
-  kept_.reset();
-}
-
 // Tells the unit that a leaf has its whole gradient of this backward.
 struct ShardedUnit::LeafHook : torch::autograd::PostAccumulateGradHook {
   LeafHook(ShardedUnit* unit, size_t index) : unit(unit), index(index) {}
@@ -79,8 +68,13 @@ ShardedUnit::ShardedUnit(std::string name, std::vector<Parameter*> parameters, C
       options_(options) {
   layout_ = layout_of(std::move(name), parameters_, group_.size());
   arrived_.resize(parameters_.size());
+  for (const Parameter* parameter : parameters_) {
+    TORCH_CHECK(parameter->trainable == trainable(), parameter->name, " is in the wrong unit, ",
+                layout_.name);
+  }
   const OwnerScope scope(Owner::kParameters);
-  shard_ = at::zeros({layout_.shard_numel}, at::TensorOptions(options_.device).dtype(at::kFloat));
+  shard_ =
+      at::zeros({layout_.shard_numel}, at::TensorOptions(options_.device).dtype(stored_dtype()));
   make_leaves();
 }
 
@@ -94,14 +88,15 @@ ShardedUnit::~ShardedUnit() {
   }
 }
 
-// One rank in float32: the leaves are views of the shard, nothing is gathered or freed.
+// One rank that uses weights as it stores them: the leaves are views of the shard, nothing is
+// gathered or freed.
 bool ShardedUnit::is_identity() const {
-  return group_.size() == 1 && options_.compute_dtype == at::kFloat;
+  return group_.size() == 1 && stored_dtype() == options_.dtype;
 }
 
 void ShardedUnit::make_leaves() {
   const NoGrad no_grad(false);
-  const auto dtype = at::TensorOptions(options_.device).dtype(options_.compute_dtype);
+  const auto dtype = at::TensorOptions(options_.device).dtype(options_.dtype);
   {
     const OwnerScope scope(Owner::kCommunication);
     flat_ = is_identity() ? shard_ : at::empty({layout_.numel}, dtype);
@@ -110,17 +105,21 @@ void ShardedUnit::make_leaves() {
     const FlatEntry& entry = layout_.entries[i];
     // Its own version counter, and no autograd link to flat_: refilling the storage is no in-place
     // change.
-    at::Tensor leaf =
+    parameters_[i]->value =
         at::empty({0}, dtype)
             .set_(flat_.storage(), entry.offset, entry.shape, contiguous_strides(entry.shape));
-    leaf.requires_grad_(true);
-    torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(this, i));
-    parameters_[i]->value = leaf;
-    sinks_.push_back(std::make_unique<LeafSink>(this, i));
-    parameters_[i]->gradient_sink = sinks_.back().get();
+    if (trainable()) make_trainable(i);
   }
   if (!is_identity()) free_storage(flat_);
   full_ = is_identity();
+}
+
+void ShardedUnit::make_trainable(size_t index) {
+  at::Tensor& leaf = parameters_[index]->value;
+  leaf.requires_grad_(true);
+  torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(this, index));
+  sinks_.push_back(std::make_unique<LeafSink>(this, index));
+  parameters_[index]->gradient_sink = sinks_.back().get();
 }
 
 void ShardedUnit::start_gather() {
@@ -150,7 +149,7 @@ void ShardedUnit::release() {
 void ShardedUnit::clear_gradient() { gradient_.reset(); }
 
 void ShardedUnit::expect_gradients() {
-  if (num_arrived_ > 0 || flat_gradient_.defined()) return;
+  if (!trainable() || num_arrived_ > 0 || flat_gradient_.defined()) return;
   const NoGrad no_grad(false);
   if (!gradient_.defined()) {
     const OwnerScope scope(Owner::kGradients);
@@ -203,7 +202,7 @@ void ShardedUnit::reduce_gradients() {
   release();
   if (group_.size() > 1) {
     zero_what_did_not_arrive();
-    reductions_.push(group_.reduce_scatter_add(gradient_, flat_gradient_), flat_gradient_);
+    reductions_.push(group_.reduce_scatter_add(gradient_, flat_gradient_), flat_gradient_, [] {});
     flat_gradient_.reset();
   }
   arrived_.assign(parameters_.size(), false);
@@ -212,28 +211,8 @@ void ShardedUnit::reduce_gradients() {
 
 void ShardedUnit::finish_backward() {
   if (num_arrived_ > 0 || flat_gradient_.defined()) reduce_gradients();
+  if (gathering_) gather();
   release();
-}
-
-void ShardGate::open() {
-  unit_.gather();
-  if (next_ != nullptr) next_->unit_.start_gather();
-}
-
-at::Tensor ShardGate::close(const at::Tensor& output) {
-  const bool trains = c10::GradMode::is_enabled() && output.requires_grad();
-  if (trains) {
-    output.register_hook([this](const at::Tensor&) { before_backward(); });
-  }
-  if (!trains || options_.reshard_after_forward) unit_.release();
-  return output;
-}
-
-void ShardGate::before_backward() {
-  if (options_.needed_in_backward) unit_.gather();
-  unit_.expect_gradients();
-  if (previous_ != nullptr && previous_->options_.needed_in_backward)
-    previous_->unit_.start_gather();
 }
 
 }  // namespace tessera

@@ -87,7 +87,7 @@ v1::CheckResult check_job(const v1::JobSpec& spec) {
     vocab_size = config.vocab_size;
     DecoderModel model(config, spec.memory().head_chunk_tokens());
     num_parameters = count_parameters(model);
-    layouts = model_layouts(model, /*world_size=*/1);
+    layouts = trainable_layouts(model, /*world_size=*/1);
     check_weights(model, WeightFiles::open(spec.model().path()));
   });
   for (const bool held_out : {false, true}) {

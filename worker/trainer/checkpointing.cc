@@ -14,7 +14,7 @@ namespace {
 
 std::vector<FlatShard> weight_vectors(const TrainableModel& trainable) {
   std::vector<FlatShard> vectors;
-  for (const auto& unit : trainable.units) {
+  for (const ShardedUnit* unit : trainable.trainable_units()) {
     vectors.push_back(
         {unit->layout().name + "/parameter", unit->shard(), unit->layout().used_numel});
   }

@@ -17,7 +17,7 @@ void export_checkpoint(const ExportRequest& request) {
   const std::filesystem::path model_path =
       request.model.empty() ? std::filesystem::path(state.model_path()) : request.model;
   DecoderModel model(read_model_config(model_path), /*head_chunk_tokens=*/1);
-  const std::vector<FlatLayout> layouts = model_layouts(model, /*world_size=*/1);
+  const std::vector<FlatLayout> layouts = trainable_layouts(model, /*world_size=*/1);
   check_checkpoint({found.step, found.path, "checkpoint"}, layouts);
 
   ExportOptions options;

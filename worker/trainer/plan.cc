@@ -49,52 +49,80 @@ void recompute_pass(const v1::JobSpec& spec, DecoderModel& model) {
   }
 }
 
-std::string unit_name(size_t layer) {
+std::string layer_name(size_t layer) {
   if (layer == 0) return "model.embed_tokens";
   return "model.layers." + std::to_string(layer - 1);
 }
 
 struct UnitParameters {
   std::string name;
+  bool trainable;
   std::vector<Parameter*> parameters;
 };
 
-// One unit a layer and one for the head. A tied output matrix is the embedding's, so then the final
-// norm goes into the embedding's unit, and the head is its second use.
-std::vector<UnitParameters> units_of(DecoderModel& model) {
+// The units of a layer: of what is trained of it and of what is not, as far as there is any.
+std::vector<UnitParameters> split(const std::string& name,
+                                  const std::vector<Parameter*>& parameters) {
   std::vector<UnitParameters> units;
-  for (size_t i = 0; i < model.layers().size(); ++i) {
-    units.push_back({unit_name(i), model.layers()[i]->parameters()});
+  UnitParameters trainable{name, true, {}}, frozen{name + ".frozen", false, {}};
+  for (Parameter* parameter : parameters)
+    (parameter->trainable ? trainable : frozen).parameters.push_back(parameter);
+  for (UnitParameters* unit : {&trainable, &frozen}) {
+    if (!unit->parameters.empty()) units.push_back(std::move(*unit));
   }
-  if (!model.tied()) {
-    units.push_back({"lm_head", model.head_parameters()});
-    return units;
-  }
-  for (Parameter* parameter : model.head_parameters()) units[0].parameters.push_back(parameter);
   return units;
 }
 
-void shard_pass(const v1::JobSpec& spec, Collectives& group, at::Device device,
-                TrainableModel& out) {
-  const ShardedUnit::Options options{
-      spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat, device};
-  const bool reshard = spec.memory().reshard_after_forward();
-  DecoderModel& model = *out.model;
-  for (UnitParameters& unit : units_of(model)) {
-    out.units.push_back(std::make_unique<ShardedUnit>(
-        std::move(unit.name), std::move(unit.parameters), group, *out.reductions, options));
+// Those of each layer and of the head. A tied output matrix is the embedding's, so then the final
+// norm goes to the embedding, whose units have the head as their second use.
+std::vector<std::vector<UnitParameters>> units_of(DecoderModel& model) {
+  std::vector<std::vector<UnitParameters>> units;
+  for (size_t i = 0; i < model.layers().size(); ++i) {
+    std::vector<Parameter*> parameters = model.layers()[i]->parameters();
+    if (i == 0 && model.tied()) {
+      const std::vector<Parameter*> head = model.head_parameters();
+      parameters.insert(parameters.end(), head.begin(), head.end());
+    }
+    units.push_back(split(layer_name(i), parameters));
   }
+  if (!model.tied()) units.push_back(split("lm_head", model.head_parameters()));
+  return units;
+}
+
+// The units of each layer and of the head, made; `out` owns them.
+std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Collectives& group,
+                                                  at::Device device, TrainableModel& out) {
+  std::vector<std::vector<ShardedUnit*>> made;
+  for (std::vector<UnitParameters>& layer : units_of(*out.model)) {
+    made.emplace_back();
+    for (UnitParameters& unit : layer) {
+      const ShardedUnit::Options options{
+          .dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat,
+          .device = device,
+          .trainable = unit.trainable};
+      out.units.push_back(std::make_unique<ShardedUnit>(
+          std::move(unit.name), std::move(unit.parameters), group, *out.reductions, options));
+      made.back().push_back(out.units.back().get());
+    }
+  }
+  return made;
+}
+
+void make_gates(const v1::JobSpec& spec, const std::vector<std::vector<ShardedUnit*>>& units,
+                TrainableModel& out) {
+  DecoderModel& model = *out.model;
+  const bool reshard = spec.memory().reshard_after_forward();
   auto& layers = model.layers();
   for (size_t i = 0; i < layers.size(); ++i) {
     out.gates.push_back(std::make_unique<ShardGate>(
-        *out.units[i],
+        units[i],
         ShardGate::Options{.reshard_after_forward = reshard, .needed_in_backward = i > 0}));
     layers[i] = std::make_unique<GatedLayer>(std::move(layers[i]), *out.gates.back());
   }
-  ShardedUnit* head = (model.tied() ? out.units.front() : out.units.back()).get();
   // Backward begins with the head: its weights stay.
   out.gates.push_back(
-      std::make_unique<ShardGate>(*head, ShardGate::Options{.reshard_after_forward = false}));
+      std::make_unique<ShardGate>(model.tied() ? units.front() : units.back(),
+                                  ShardGate::Options{.reshard_after_forward = false}));
   model.set_head_gate(out.gates.back().get());
   for (size_t i = 0; i < out.gates.size(); ++i) {
     out.gates[i]->set_neighbours(i > 0 ? out.gates[i - 1].get() : nullptr,
@@ -104,10 +132,12 @@ void shard_pass(const v1::JobSpec& spec, Collectives& group, at::Device device,
 
 }  // namespace
 
-std::vector<ShardedUnit*> TrainableModel::unit_pointers() const {
-  std::vector<ShardedUnit*> pointers;
-  for (const auto& unit : units) pointers.push_back(unit.get());
-  return pointers;
+std::vector<ShardedUnit*> TrainableModel::trainable_units() const {
+  std::vector<ShardedUnit*> trainable;
+  for (const auto& unit : units) {
+    if (unit->trainable()) trainable.push_back(unit.get());
+  }
+  return trainable;
 }
 
 void TrainableModel::finish_backward() {
@@ -121,24 +151,36 @@ void refuse_combinations(const v1::JobSpec& spec) {
   }
 }
 
-TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
-                           at::Device device) {
+std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config) {
   refuse_combinations(spec);
+  auto model =
+      std::make_unique<DecoderModel>(model_of_job(spec, config), spec.memory().head_chunk_tokens());
+  noise_pass(spec, *model);
+  recompute_pass(spec, *model);
+  return model;
+}
+
+TrainableModel shard_model(const v1::JobSpec& spec, std::unique_ptr<DecoderModel> model,
+                           Collectives& group, at::Device device) {
   TrainableModel out;
   out.reductions = std::make_unique<ReductionQueue>();
-  out.model =
-      std::make_unique<DecoderModel>(model_of_job(spec, config), spec.memory().head_chunk_tokens());
+  out.model = std::move(model);
   out.model->set_router_sum([&group](at::Tensor& sums) { group.all_reduce_sum(sums); });
-  noise_pass(spec, *out.model);
-  recompute_pass(spec, *out.model);
-  shard_pass(spec, group, device, out);
+  make_gates(spec, make_units(spec, group, device, out), out);
   return out;
 }
 
-std::vector<FlatLayout> model_layouts(DecoderModel& model, int world_size) {
+TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
+                           at::Device device) {
+  return shard_model(spec, make_layers(spec, config), group, device);
+}
+
+std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size) {
   std::vector<FlatLayout> layouts;
-  for (const UnitParameters& unit : units_of(model)) {
-    layouts.push_back(layout_of(unit.name, unit.parameters, world_size));
+  for (const std::vector<UnitParameters>& layer : units_of(model)) {
+    for (const UnitParameters& unit : layer) {
+      if (unit.trainable) layouts.push_back(layout_of(unit.name, unit.parameters, world_size));
+    }
   }
   return layouts;
 }
@@ -154,7 +196,7 @@ void load_weights(TrainableModel& trainable, const WeightFiles& weights, int ran
         continue;
       }
       const OwnerScope scope(Owner::kOther);
-      const at::Tensor staged = at::empty({slice.numel}, at::kFloat);
+      const at::Tensor staged = at::empty({slice.numel}, part.scalar_type());
       weights.read(stored.name, begin, staged);
       part.copy_(staged);
     }

@@ -9,6 +9,7 @@
 #include "worker/model/decoder.h"
 #include "worker/model/safetensors.h"
 #include "worker/parallel/collectives.h"
+#include "worker/parallel/gate.h"
 #include "worker/parallel/shard.h"
 
 namespace tessera {
@@ -21,7 +22,8 @@ struct TrainableModel {
   std::vector<std::unique_ptr<ShardGate>> gates;  // in the order of forward
   std::unique_ptr<DecoderModel> model;
 
-  std::vector<ShardedUnit*> unit_pointers() const;
+  // What gradients, the optimizer and checkpoints are of.
+  std::vector<ShardedUnit*> trainable_units() const;
   // Ends a backward: every gradient is reduced, every gathered weight freed.
   void finish_backward();
 };
@@ -29,15 +31,21 @@ struct TrainableModel {
 // Throws UserError when the spec combines what does not go together.
 void refuse_combinations(const v1::JobSpec& spec);
 
-// build -> noise -> recompute -> shard. The parameters are allocated (this rank's shards only) and
-// not loaded. Requires a validated spec. `group` must outlive the result.
+// build -> noise -> recompute. Parameters have no values yet. Requires a validated spec.
+std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config);
+// The pass after these, which reads Parameter::trainable. The parameters are allocated (this rank's
+// shards only) and not loaded. `group` must outlive the result.
+TrainableModel shard_model(const v1::JobSpec& spec, std::unique_ptr<DecoderModel> model,
+                           Collectives& group, at::Device device);
+// All of them.
 TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
                            at::Device device);
 
-// The layouts that the units of such a model have over `world_size` ranks. Allocates nothing.
-std::vector<FlatLayout> model_layouts(DecoderModel& model, int world_size);
+// The layouts that the trainable units of such a model have over `world_size` ranks: what a
+// checkpoint holds. Allocates nothing.
+std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size);
 
-// Reads this rank's shards. Requires check_weights.
+// Reads this rank's shards, trainable and frozen. Requires check_weights.
 void load_weights(TrainableModel& trainable, const WeightFiles& weights, int rank);
 
 }  // namespace tessera

@@ -50,12 +50,12 @@ TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums,
 }
 
 double TrainStep::norm() const {
-  return gradient_norm(parts_.trainable.unit_pointers(), parts_.ranks);
+  return gradient_norm(parts_.trainable.trainable_units(), parts_.ranks);
 }
 
 void TrainStep::update(double learning_rate, double norm) const {
   parts_.optimizer.step(learning_rate, clip_scale(norm, parts_.spec.training().max_grad_norm()));
-  for (ShardedUnit* unit : parts_.trainable.unit_pointers()) unit->clear_gradient();
+  for (ShardedUnit* unit : parts_.trainable.trainable_units()) unit->clear_gradient();
 }
 
 std::vector<LabelSums> evaluate_microbatches(const EvaluationParts& parts, int64_t count,

@@ -53,8 +53,8 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
   trainable_ = build_model(spec_, config_, *ranks_, device_);
   reporter_.ignored(config_.unused_fields, check_weights(*trainable_.model, weights));
   load_weights(trainable_, weights, ranks.rank());
-  optimizer_ = std::make_unique<AdamW>(trainable_.unit_pointers(), adamw_options(spec_.training()),
-                                       ranks.rank());
+  optimizer_ = std::make_unique<AdamW>(trainable_.trainable_units(),
+                                       adamw_options(spec_.training()), ranks.rank());
   step_.emplace(TrainStep::Parts{spec_, *objective_, trainable_, *optimizer_, *ranks_, device_},
                 [this](Phase phase) { enter(phase); });
 }

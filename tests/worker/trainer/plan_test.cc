@@ -4,12 +4,8 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <map>
@@ -17,61 +13,33 @@
 #include <thread>
 
 #include "proto/spec/rules.h"
+#include "tests/worker/trainer/tiny_model.h"
 #include "worker/trainer/plan.h"
 
 namespace tessera {
 namespace {
 
-ModelConfig tiny_config(bool tied) {
-  ModelConfig config;
-  config.model_type = "qwen3";
-  config.vocab_size = 37;
-  config.hidden_size = 24;
-  config.intermediate_size = 40;
-  config.num_layers = 3;
-  config.num_heads = 3;
-  config.num_kv_heads = 1;
-  config.head_dim = 10;
-  config.qk_norm = true;
-  config.tie_word_embeddings = tied;
-  return config;
-}
+using testing::fill_weights;
+using testing::make_batch;
+using testing::tiny_config;
+using testing::train_on;
 
-// Weights by name, the same at every world size.
-void fill_weights(TrainableModel& trainable, int rank) {
-  for (const auto& unit : trainable.units) {
-    for (const FlatLayout::Slice& slice : unit->layout().slices_of_rank(rank)) {
-      const double salt = static_cast<double>(std::hash<std::string>()(slice.entry->name) % 97);
-      const at::Tensor index =
-          at::arange(slice.entry_begin, slice.entry_begin + slice.numel, at::kDouble);
-      const at::Tensor values =
-          (index * 0.7 + salt).sin() * 0.3 + (slice.entry->shape.size() == 1 ? 1.0 : 0.0);
-      unit->shard().narrow(0, slice.shard_begin, slice.numel).copy_(values);
-    }
-  }
-}
-
-Batch make_batch(int seed) {
-  Batch batch;
-  const std::vector<int64_t> lengths{5 + seed, 3, 7};
-  batch.documents.cu_seqlens = {0};
-  std::vector<at::Tensor> positions;
-  for (const int64_t length : lengths) {
-    batch.documents.cu_seqlens.push_back(batch.documents.cu_seqlens.back() + length);
-    positions.push_back(at::arange(length, at::kLong));
-  }
-  const int64_t tokens = batch.documents.cu_seqlens.back();
-  batch.documents.positions_T = at::cat(positions);
-  batch.tokens_T = (at::arange(tokens, at::kLong) * 11 + seed) % 37;
-  batch.labels_T = (batch.tokens_T * 5 + 1) % 37;
-  batch.label_rows_L = at::arange(tokens, at::kLong);
-  return batch;
-}
+// Whether a parameter is frozen.
+using IsFrozen = bool (*)(const std::string& name);
 
 struct Options {
   int world_size = 1;
   bool recompute = true, tied = false, reshard = true, bfloat = false;
+  IsFrozen is_frozen = [](const std::string&) { return false; };
 };
+
+void freeze(DecoderModel& model, IsFrozen is_frozen) {
+  const auto each = [&](const std::vector<Parameter*>& parameters) {
+    for (Parameter* parameter : parameters) parameter->trainable = !is_frozen(parameter->name);
+  };
+  for (const auto& layer : model.layers()) each(layer->parameters());
+  each(model.head_parameters());
+}
 
 // Whole gradients by parameter name after two backwards, put together from all ranks. Every world
 // size sees the same six microbatches.
@@ -91,17 +59,15 @@ std::map<std::string, at::Tensor> gradients(const Options& options) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < options.world_size; ++rank) {
     ranks.emplace_back([&, rank] {
-      const ModelConfig config = tiny_config(options.tied);
-      TrainableModel trainable = build_model(spec, config, *groups[rank], at::kCPU);
+      std::unique_ptr<DecoderModel> model = make_layers(spec, tiny_config(options.tied));
+      freeze(*model, options.is_frozen);
+      TrainableModel trainable = shard_model(spec, std::move(model), *groups[rank], at::kCPU);
       fill_weights(trainable, rank);
       for (int microbatch = rank; microbatch < 6; microbatch += options.world_size) {
-        const Batch batch = make_batch(microbatch);
-        const HeadOutput head = trainable.model->head(trainable.model->forward(batch), batch);
-        torch::autograd::backward({head.logprobs_T.sum() / -100.0}, {});
-        trainable.finish_backward();
+        train_on(trainable, make_batch(microbatch));
       }
       const std::lock_guard lock(mutex);
-      for (const auto& unit : trainable.units) {
+      for (const ShardedUnit* unit : trainable.trainable_units()) {
         for (const FlatLayout::Slice& slice : unit->layout().slices_of_rank(rank)) {
           at::Tensor& target = whole[slice.entry->name];
           if (!target.defined()) target = at::full({slice.entry->numel}, NAN);
@@ -122,8 +88,9 @@ void expect_equal(const Options& options, double tolerance) {
   plain.tied = options.tied;
   plain.bfloat = options.bfloat && options.world_size > 1;
   const auto expected = gradients(plain), found = gradients(options);
-  ASSERT_EQ(expected.size(), found.size());
   for (const auto& [name, gradient] : expected) {
+    ASSERT_EQ(found.contains(name), !options.is_frozen(name)) << name;
+    if (options.is_frozen(name)) continue;
     const double scale = gradient.abs().max().item<double>();
     EXPECT_GT(scale, 0) << name;
     const double error = (gradient - found.at(name)).abs().max().item<double>();
@@ -149,6 +116,68 @@ TEST(Shard, TiedEmbeddingWithoutRecompute) {
 TEST(Shard, BfloatComputeIsNearFloat) { expect_equal({.bfloat = true}, 0.2); }
 TEST(Shard, BfloatComputeOnTwoRanksIsThatOnOne) {
   expect_equal({.world_size = 2, .bfloat = true}, 0.03);
+}
+
+// As adapters have it: all but a few parameters of each block, and the ends of the model.
+bool all_but_some(const std::string& name) {
+  return !name.ends_with("q_proj.weight") && !name.ends_with("down_proj.weight") &&
+         !name.ends_with("k_norm.weight");
+}
+// Nothing is trained below the last block, so that backward ends there.
+bool all_but_the_last_block(const std::string& name) {
+  return name.find("layers.2.") == std::string::npos;
+}
+// Blocks between trained ones pass gradients on.
+bool all_but_the_ends(const std::string& name) {
+  return name.find("layers.") != std::string::npos && name.find("layers.0.") == std::string::npos;
+}
+bool embedding(const std::string& name) { return name.find("embed_tokens") != std::string::npos; }
+
+constexpr IsFrozen kFrozen[] = {all_but_some, all_but_the_last_block, all_but_the_ends, embedding};
+
+TEST(Frozen, LeavesTheOtherGradientsOnOneRank) {
+  for (const IsFrozen is_frozen : kFrozen) {
+    expect_equal({.is_frozen = is_frozen}, kRounding);
+    expect_equal({.recompute = false, .is_frozen = is_frozen}, 0);
+  }
+}
+TEST(Frozen, LeavesTheOtherGradientsOnTwoRanks) {
+  for (const IsFrozen is_frozen : kFrozen) {
+    expect_equal({.world_size = 2, .is_frozen = is_frozen}, 1e-5);
+    expect_equal({.world_size = 2, .recompute = false, .is_frozen = is_frozen}, 1e-5);
+    expect_equal({.world_size = 2, .reshard = false, .is_frozen = is_frozen}, 1e-5);
+  }
+}
+TEST(Frozen, LeavesTheOtherGradientsOfATiedModel) {
+  expect_equal({.tied = true, .is_frozen = embedding}, kRounding);
+  expect_equal({.world_size = 2, .tied = true, .is_frozen = embedding}, 1e-5);
+  expect_equal({.world_size = 2, .tied = true, .is_frozen = all_but_some}, 1e-5);
+}
+TEST(Frozen, LeavesTheOtherGradientsInBfloat) {
+  expect_equal({.bfloat = true, .is_frozen = all_but_some}, 0.2);
+  expect_equal({.world_size = 2, .bfloat = true, .is_frozen = all_but_some}, 0.03);
+}
+
+// What of a frozen parameter is stored: weights in the compute dtype, and nothing else.
+TEST(Frozen, UnitsAreStoredInTheComputeDtype) {
+  v1::JobSpec spec;
+  spec.mutable_method()->mutable_sft();
+  spec.mutable_model()->set_dtype("bfloat16");
+  spec::fill_defaults(spec);
+  auto groups = make_thread_collectives(1);
+  std::unique_ptr<DecoderModel> model = make_layers(spec, tiny_config(/*tied=*/false));
+  freeze(*model, all_but_some);
+  EXPECT_EQ(trainable_layouts(*model, 1).size(), 3u);
+  TrainableModel trainable = shard_model(spec, std::move(model), *groups[0], at::kCPU);
+  ASSERT_EQ(trainable.units.size(), 8u);
+  EXPECT_EQ(trainable.trainable_units().size(), 3u);
+  fill_weights(trainable, 0);
+  train_on(trainable, make_batch(1));
+  for (const auto& unit : trainable.units) {
+    EXPECT_EQ(unit->layout().name.ends_with(".frozen"), !unit->trainable());
+    EXPECT_EQ(unit->shard().scalar_type(), unit->trainable() ? at::kFloat : at::kBFloat16);
+    EXPECT_EQ(unit->gradient().defined(), unit->trainable()) << unit->layout().name;
+  }
 }
 
 }  // namespace
