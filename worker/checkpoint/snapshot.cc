@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "worker/kernels/stand_in.h"
 #include "worker/memory/ledger.h"
 
 namespace tessera {
@@ -56,7 +57,8 @@ int64_t Snapshot::detach() {
   int64_t bytes = 0;
   for (Part& part : parts_) {
     if (!part.values.defined()) continue;
-    at::Tensor copy = at::empty(part.values.sizes(), at::TensorOptions(part.values.scalar_type()));
+    at::Tensor copy = at::empty(part.values.sizes(),
+                                part.values.options().device(host_device(part.values.device())));
     copy.copy_(part.values);
     part.values = std::move(copy);
     bytes += static_cast<int64_t>(part.values.nbytes());

@@ -121,7 +121,7 @@ int64_t Loader::microbatches_from(int64_t row) const {
 
 Batch Loader::microbatch(int64_t epoch, int64_t row) const {
   const auto rows = order(epoch);
-  const auto [begin, end] = rows_of_this_rank(row);
+  const auto [begin, end] = rows_of_rank(row, options_.rank);
   int64_t num_tokens = 0;
   for (int64_t i = begin; i < end; ++i) num_tokens += dataset_.num_tokens((*rows)[i]);
   // Never empty: this rank has to take part in the collectives.
@@ -170,21 +170,19 @@ Loader::Range Loader::rows_of_all_ranks(int64_t row) const {
   return {row, std::min(dataset_.size(), row + microbatch_rows())};
 }
 
-Loader::Range Loader::rows_of_this_rank(int64_t row) const {
+Loader::Range Loader::rows_of_rank(int64_t row, int64_t rank) const {
   const auto [begin, end] = rows_of_all_ranks(row);
   if (options_.split_batches) {
     // Even parts, the first ranks taking one more.
     const int64_t part = (end - begin) / options_.world_size;
     const int64_t rest = (end - begin) % options_.world_size;
-    const auto part_begin = [&](int64_t rank) {
-      return begin + rank * part + std::min<int64_t>(rank, rest);
+    const auto part_begin = [&](int64_t r) {
+      return begin + r * part + std::min<int64_t>(r, rest);
     };
-    return {part_begin(options_.rank), part_begin(options_.rank + 1)};
+    return {part_begin(rank), part_begin(rank + 1)};
   }
-  const auto part_begin = [&](int64_t rank) {
-    return std::min(end, begin + rank * options_.batch_rows);
-  };
-  return {part_begin(options_.rank), part_begin(options_.rank + 1)};
+  const auto part_begin = [&](int64_t r) { return std::min(end, begin + r * options_.batch_rows); };
+  return {part_begin(rank), part_begin(rank + 1)};
 }
 
 }  // namespace tessera

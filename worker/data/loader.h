@@ -42,6 +42,14 @@ class Loader {
   // Microbatches of an epoch from row `row` on, that left out which drop_last drops.
   int64_t microbatches_from(int64_t row) const;
   int64_t microbatches_per_epoch() const { return microbatches_from(0); }
+  // Calls visit(index) for each of the dataset's rows that `rank` gets of the microbatch that
+  // begins with row `row`.
+  template <typename Visit>
+  void each_row(int64_t epoch, int64_t row, int rank, const Visit& visit) const {
+    const auto rows = order(epoch);
+    const auto [begin, end] = rows_of_rank(row, rank);
+    for (int64_t i = begin; i < end; ++i) visit((*rows)[i]);
+  }
   // This rank's part of the microbatch that begins with row `row`.
   Batch microbatch(int64_t epoch, int64_t row) const;
   // Labels in the whole microbatch, over all ranks; needs no communication.
@@ -59,7 +67,7 @@ class Loader {
 
   std::shared_ptr<const Order> order(int64_t epoch) const;
   Range rows_of_all_ranks(int64_t row) const;
-  Range rows_of_this_rank(int64_t row) const;
+  Range rows_of_rank(int64_t row, int64_t rank) const;
 
   const Dataset& dataset_;
   const LoaderOptions options_;

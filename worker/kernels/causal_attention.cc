@@ -8,6 +8,7 @@
 
 #include "worker/kernels/cpu_kernels.h"
 #include "worker/kernels/stand_in.h"
+#include "worker/kernels/work.h"
 
 // From the BLAS that LibTorch carries.
 extern "C" void sgemm_(const char* transpose_a, const char* transpose_b, const int* m, const int* n,
@@ -100,6 +101,17 @@ struct Problem {
 
   int64_t group() const { return num_heads / num_kv_heads; }
 
+  // Floating-point operations of so many products of all queries with the keys that they see.
+  double flops(int num_products) const {
+    double pairs = 0;
+    for (const Task& task : tasks) {
+      const auto length = static_cast<double>(task.length);
+      const double seen = window == 0 ? length : std::min(length, static_cast<double>(window));
+      pairs += seen * (seen + 1) / 2 + (length - seen) * seen;
+    }
+    return 2.0 * num_products * pairs * static_cast<double>(group() * head_dim);
+  }
+
   // For `matrices` times the scores of a block, a row a thread.
   at::Tensor make_scratch(int64_t matrices, const at::Tensor& q_TNH) const {
     return at::empty({num_kernel_threads(q_TNH), matrices * block_scores}, q_TNH.options());
@@ -147,7 +159,7 @@ void causal_attention_out(const at::Tensor& out_TNH, const at::Tensor& lse, cons
                           const std::vector<int64_t>& cu_seqlens, int64_t window) {
   const Problem problem(q_TNH, k_TKH, cu_seqlens, window);
   const at::Tensor all_scratch = problem.make_scratch(1, q_TNH);
-  if (q_TNH.is_meta()) return;
+  if (q_TNH.is_meta()) return count_kernel(problem.flops(2), {q_TNH, k_TKH, v_TKH, out_TNH, lse});
   const Heads q(q_TNH), k(k_TKH), v(v_TKH), out(out_TNH);
   auto* all_lse = lse.data_ptr<float>();
   const int64_t width = problem.head_dim;
@@ -187,7 +199,10 @@ void causal_attention_backward_out(const AttentionGradients& grads, const at::Te
                                    int64_t window) {
   const Problem problem(q_TNH, k_TKH, cu_seqlens, window);
   const at::Tensor all_scratch = problem.make_scratch(2, q_TNH);
-  if (q_TNH.is_meta()) return;
+  if (q_TNH.is_meta()) {
+    return count_kernel(problem.flops(5), {q_TNH, k_TKH, v_TKH, out_TNH, lse, grad_out_TNH,
+                                           grads.q_TNH, grads.k_TKH, grads.v_TKH});
+  }
   const Heads q(q_TNH), k(k_TKH), v(v_TKH), out(out_TNH), grad_out(grad_out_TNH);
   const Heads grad_q(grads.q_TNH), grad_k(grads.k_TKH), grad_v(grads.v_TKH);
   const auto* all_lse = lse.const_data_ptr<float>();

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "worker/kernels/stand_in.h"
+#include "worker/kernels/work.h"
 
 namespace tessera {
 namespace {
@@ -70,7 +71,8 @@ bool has_cpu_kernels(const at::Tensor& x) {
 void rms_norm_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight_D,
                   double eps) {
   check_rows({y, x, weight_D});
-  if (x.numel() == 0 || x.is_meta()) return;
+  if (x.numel() == 0) return;
+  if (x.is_meta()) return count_kernel(0, {y, x, weight_D});
   by_type(x, [&](auto type) {
     using T = decltype(type);
     const auto norm = cpu_kernels().of<T>().rms_norm;
@@ -93,7 +95,7 @@ void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weig
   const bool wants_weight = grad_weight_D.defined();
   at::Tensor partial;
   if (wants_weight) partial = at::empty({blocks, width}, grad_weight_D.options());
-  if (x.is_meta()) return;
+  if (x.is_meta()) return count_kernel(0, {grad_x, grad_y, x, weight_D, residual, partial});
   auto* partials = data_of<float>(partial);
   by_type(x, [&](auto type) {
     using T = decltype(type);
@@ -123,7 +125,7 @@ void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weig
 void rotate_out(const at::Tensor& y_TNH, const at::Tensor& x_TNH, const at::Tensor& cos_TH,
                 const at::Tensor& sin_TH, bool back) {
   check_rows({y_TNH, x_TNH, cos_TH, sin_TH});
-  if (x_TNH.is_meta()) return;
+  if (x_TNH.is_meta()) return count_kernel(0, {y_TNH, x_TNH, cos_TH, sin_TH});
   by_type(x_TNH, [&](auto type) {
     using T = decltype(type);
     const auto rotate = cpu_kernels().of<T>().rotate;
@@ -140,7 +142,7 @@ void rotate_out(const at::Tensor& y_TNH, const at::Tensor& x_TNH, const at::Tens
 
 void swiglu_out(const at::Tensor& h_TF, const at::Tensor& gate_TF, const at::Tensor& up_TF) {
   check_rows({h_TF, gate_TF, up_TF});
-  if (gate_TF.is_meta()) return;
+  if (gate_TF.is_meta()) return count_kernel(0, {h_TF, gate_TF, up_TF});
   by_type(gate_TF, [&](auto type) {
     using T = decltype(type);
     const auto swiglu = cpu_kernels().of<T>().swiglu;
@@ -156,7 +158,8 @@ void swiglu_backward_out(const at::Tensor& grad_gate_TF, const at::Tensor& grad_
                          const at::Tensor& h_TF, const at::Tensor& grad_h_TF,
                          const at::Tensor& gate_TF, const at::Tensor& up_TF) {
   check_rows({grad_gate_TF, grad_up_TF, h_TF, grad_h_TF, gate_TF, up_TF});
-  if (gate_TF.is_meta()) return;
+  if (gate_TF.is_meta())
+    return count_kernel(0, {grad_gate_TF, grad_up_TF, h_TF, grad_h_TF, gate_TF, up_TF});
   by_type(gate_TF, [&](auto type) {
     using T = decltype(type);
     const auto backward = cpu_kernels().of<T>().swiglu_backward;
@@ -173,7 +176,7 @@ void swiglu_backward_out(const at::Tensor& grad_gate_TF, const at::Tensor& grad_
 void label_stats_out(const LabelStatsOut& stats, const at::Tensor& exps_CV,
                      const at::Tensor& logits_CV, const at::Tensor& labels_C) {
   check_rows({exps_CV, logits_CV, labels_C});
-  if (logits_CV.is_meta()) return;
+  if (logits_CV.is_meta()) return count_kernel(0, {exps_CV, logits_CV, labels_C});
   const int64_t width = logits_CV.size(1);
   const int64_t* labels = labels_C.const_data_ptr<int64_t>();
   auto *logprob = data_of<float>(stats.logprob_C), *entropy = data_of<float>(stats.entropy_C),
@@ -201,7 +204,7 @@ void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
                         const at::Tensor& sum_of_exps_C, const at::Tensor& labels_C,
                         const at::Tensor& grad_logprob_C, const at::Tensor& grad_mean_logprob_C) {
   check_rows({grad_CV, exps_CV, sum_of_exps_C, labels_C, grad_logprob_C, grad_mean_logprob_C});
-  if (grad_CV.is_meta()) return;
+  if (grad_CV.is_meta()) return count_kernel(0, {grad_CV, exps_CV, sum_of_exps_C, labels_C});
   const int64_t width = exps_CV.size(1);
   const int64_t* labels = labels_C.const_data_ptr<int64_t>();
   const auto *sum = data_of<float>(sum_of_exps_C), *of_label = data_of<float>(grad_logprob_C),
@@ -222,7 +225,10 @@ void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
 
 void adamw_(const at::Tensor& weights, const at::Tensor& exp_avgs, const at::Tensor& exp_avg_sqs,
             const at::Tensor& gradients, const AdamWStep& step) {
-  if (weights.is_meta()) return;
+  if (weights.is_meta()) {
+    return count_kernel(
+        0, {weights, weights, exp_avgs, exp_avgs, exp_avg_sqs, exp_avg_sqs, gradients});
+  }
   auto *weight = weights.data_ptr<float>(), *exp_avg = exp_avgs.data_ptr<float>(),
        *exp_avg_sq = exp_avg_sqs.data_ptr<float>();
   const auto* gradient = gradients.const_data_ptr<float>();

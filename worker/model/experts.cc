@@ -87,9 +87,18 @@ class Experts : public FeedForward {
   }
 
   std::vector<int64_t> counts(const at::Tensor& chosen_TC) const {
-    const at::Tensor counts_E = at::bincount(chosen_TC.flatten(), {}, config_.num_experts).cpu();
+    at::Tensor counts_E = at::bincount(chosen_TC.flatten(), {}, config_.num_experts);
+    if (counts_E.is_meta()) return even_counts(chosen_TC.numel());
+    counts_E = counts_E.cpu();
     const int64_t* begin = counts_E.const_data_ptr<int64_t>();
     return {begin, begin + config_.num_experts};
+  }
+
+  // Where no token has chosen: as balanced as they come.
+  std::vector<int64_t> even_counts(int64_t total) const {
+    std::vector<int64_t> counts(config_.num_experts, total / config_.num_experts);
+    for (int64_t i = 0; i < total % config_.num_experts; ++i) ++counts[i];
+    return counts;
   }
 
   // Each expert on its own rows. One without rows runs on none: its weights get a gradient of

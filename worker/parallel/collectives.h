@@ -76,6 +76,17 @@ std::unique_ptr<Collectives> make_cpu_collectives(const RendezvousOptions& optio
 // Over Gloo wherever the ranks are.
 std::unique_ptr<Collectives> make_gloo_collectives(const RendezvousOptions& options);
 
+// One rank of a group whose others are not there, on tensors without data: what a rehearsal runs
+// with. It allocates what the backend would, and counts what it would receive
+// (worker/kernels/work.h). Not that of a single rank, which is real.
+struct FakeGroup {
+  enum class Backend { kSharedMemory, kGloo, kNccl };
+  int rank = 0;
+  int size = 1;
+  Backend backend = Backend::kSharedMemory;
+};
+std::unique_ptr<Collectives> make_fake_collectives(const FakeGroup& group);
+
 // Uses CUDA device `device_index`. Throws std::runtime_error in a build without TESSERA_CUDA.
 std::unique_ptr<Collectives> make_nccl_collectives(const RendezvousOptions& options,
                                                    int device_index);

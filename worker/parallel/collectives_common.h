@@ -20,6 +20,10 @@ void check_all_reduce(const at::Tensor& values);
 // parts have the same.
 void add_in_order(at::Tensor output, const std::vector<at::Tensor>& parts);
 
+// An all_reduce of a CPU backend gathers at most this many elements a rank at a time.
+inline constexpr int64_t kGlooReduceChunk = 256 * 1024;
+inline constexpr int64_t kSharedMemoryReduceChunk = 64 * 1024;
+
 // An operation that was over when it was called.
 std::unique_ptr<Work> make_finished_work();
 

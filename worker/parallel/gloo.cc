@@ -20,9 +20,6 @@ namespace {
 
 using PendingWork = c10::intrusive_ptr<c10d::Work>;
 
-// An all_reduce gathers at most this many elements a rank at a time.
-constexpr int64_t kReduceChunk = 256 * 1024;
-
 [[noreturn]] void throw_network_error(const char* operation, const std::exception& error) {
   throw NetworkError(std::string(operation) + ": " + describe(error));
 }
@@ -140,9 +137,9 @@ class GlooCollectives final : public Collectives {
     at::Tensor flat = values.view({-1});
     OwnerScope owner(Owner::kCommunication);
     at::Tensor gathered =
-        at::empty({size_ * std::min(kReduceChunk, flat.numel())}, values.options());
-    for (int64_t begin = 0; begin < flat.numel(); begin += kReduceChunk) {
-      const int64_t numel = std::min(kReduceChunk, flat.numel() - begin);
+        at::empty({size_ * std::min(kGlooReduceChunk, flat.numel())}, values.options());
+    for (int64_t begin = 0; begin < flat.numel(); begin += kGlooReduceChunk) {
+      const int64_t numel = std::min(kGlooReduceChunk, flat.numel() - begin);
       at::Tensor chunk = flat.narrow(0, begin, numel);
       at::Tensor by_rank = gathered.narrow(0, 0, size_ * numel);
       all_gather(by_rank, chunk)->wait();

@@ -21,9 +21,6 @@
 namespace tessera {
 namespace {
 
-// An all_reduce gathers at most this many elements a rank at a time.
-constexpr int64_t kReduceChunk = 64 * 1024;
-
 // The elements of one chunk of an operation.
 struct Chunk {
   int64_t number;  // in the ring
@@ -235,9 +232,9 @@ class SharedMemoryCollectives final : public Collectives {
     at::Tensor flat = values.view({-1});
     OwnerScope owner(Owner::kCommunication);
     at::Tensor gathered =
-        at::empty({size_ * std::min(kReduceChunk, flat.numel())}, values.options());
-    for (int64_t begin = 0; begin < flat.numel(); begin += kReduceChunk) {
-      const int64_t numel = std::min(kReduceChunk, flat.numel() - begin);
+        at::empty({size_ * std::min(kSharedMemoryReduceChunk, flat.numel())}, values.options());
+    for (int64_t begin = 0; begin < flat.numel(); begin += kSharedMemoryReduceChunk) {
+      const int64_t numel = std::min(kSharedMemoryReduceChunk, flat.numel() - begin);
       at::Tensor chunk = flat.narrow(0, begin, numel);
       at::Tensor by_rank = gathered.narrow(0, 0, size_ * numel);
       all_gather(by_rank, chunk)->wait();

@@ -21,12 +21,6 @@ std::vector<FlatShard> weight_vectors(const TrainableModel& trainable) {
   return vectors;
 }
 
-std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer) {
-  std::vector<FlatShard> vectors = optimizer.state();
-  for (FlatShard& weights : weight_vectors(trainable)) vectors.push_back(std::move(weights));
-  return vectors;
-}
-
 // Read before it may be gone. Empty: the tokenizer's.
 std::string given_chat_template(const v1::Sft& sft) {
   if (sft.chat_template_path().empty()) return "";
@@ -34,6 +28,12 @@ std::string given_chat_template(const v1::Sft& sft) {
 }
 
 }  // namespace
+
+std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer) {
+  std::vector<FlatShard> vectors = optimizer.state();
+  for (FlatShard& weights : weight_vectors(trainable)) vectors.push_back(std::move(weights));
+  return vectors;
+}
 
 Checkpointing::Checkpointing(const v1::TrainerInput& input, Collectives& ranks, Reporter& reporter)
     : input_(input),

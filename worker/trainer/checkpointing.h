@@ -15,6 +15,9 @@
 
 namespace tessera {
 
+// What a checkpoint holds of a rank.
+std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer);
+
 class Checkpointing {
  public:
   // Looks for the checkpoint to go on from. All references outlive this. Throws UserError.

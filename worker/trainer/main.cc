@@ -3,6 +3,7 @@
 //   tessera-trainer --input run.json                          prints its events
 //   tessera-trainer --input input.pb --events FILE --commands FIFO
 //   tessera-trainer --check --input run.json                  prints a CheckResult, trains nothing
+//   tessera-trainer --rehearse --input run.json               prints a Rehearsal, likewise
 //   tessera-trainer --export CHECKPOINT --to DIRECTORY        writes a Hugging Face directory
 //
 // Exit codes: 0 finished, 1 failed (the last event says why), 2 wrong usage.
@@ -23,6 +24,7 @@
 #include "worker/trainer/check.h"
 #include "worker/trainer/export_checkpoint.h"
 #include "worker/trainer/input.h"
+#include "worker/trainer/rehearsal.h"
 #include "worker/trainer/trainer.h"
 
 namespace tessera {
@@ -31,6 +33,7 @@ namespace {
 struct Flags {
   std::string input, events, commands;
   bool check = false;
+  bool rehearse = false;
   ExportRequest to_export;
 };
 
@@ -110,16 +113,18 @@ std::filesystem::path cache_directory(const v1::JobSpec& spec) {
   return std::filesystem::path(spec.training().output_dir()) / ".cache";
 }
 
+void name_cache_directory(v1::JobSpec& spec) {
+  if (spec.data().has_cache_dir()) return;
+  spec.mutable_data()->set_cache_dir(cache_directory(spec).string());
+}
+
 int train(const Flags& flags) {
   MemoryLedger& ledger = MemoryLedger::install();
   EventWriter events(flags.events);
   int rank = 0;
   try {
     v1::TrainerInput input = read_trainer_input(flags.input);
-    v1::JobSpec& spec = *input.mutable_spec();
-    if (!spec.data().has_cache_dir()) {
-      spec.mutable_data()->set_cache_dir(cache_directory(spec).string());
-    }
+    name_cache_directory(*input.mutable_spec());
     rank = input.rank();
     set_threads(input);
     CommandReader commands(flags.commands);
@@ -152,6 +157,23 @@ int check(const Flags& flags) {
   return 0;
 }
 
+int run_rehearsal(const Flags& flags) {
+  try {
+    v1::TrainerInput input = read_trainer_input(flags.input);
+    name_cache_directory(*input.mutable_spec());
+    RehearsalData data;
+    const v1::Rehearsal rehearsal =
+        rehearse(input.spec(), data, {.ranks_per_machine = input.local_world_size()});
+    std::string json;
+    if (!google::protobuf::util::MessageToJsonString(rehearsal, &json).ok()) return 1;
+    std::cout << json << std::endl;
+    return 0;
+  } catch (const std::exception&) {
+    std::cerr << "error: " << current_failure().message() << std::endl;
+    return 1;
+  }
+}
+
 int run_export(const ExportRequest& request) {
   MemoryLedger::install();
   try {
@@ -179,6 +201,9 @@ int main(int argc, char** argv) {
                  "file to append events to; default: ProtoJSON lines on stdout");
   app.add_option("--commands", flags.commands, "FIFO to read commands from");
   app.add_flag("--check", flags.check, "say what is wrong with the job, and train nothing");
+  app.add_flag("--rehearse", flags.rehearse,
+               "say what memory and work the job takes, and train nothing")
+      ->excludes("--check");
   CLI::Option* to_export = app.add_option("--export", flags.to_export.checkpoint,
                                           "checkpoint to write as a Hugging Face directory")
                                ->excludes(input);
@@ -197,5 +222,6 @@ int main(int argc, char** argv) {
   });
   CLI11_PARSE(app, argc, argv);
   if (to_export->count() > 0) return tessera::run_export(flags.to_export);
+  if (flags.rehearse) return tessera::run_rehearsal(flags);
   return flags.check ? tessera::check(flags) : tessera::train(flags);
 }

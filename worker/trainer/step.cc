@@ -16,6 +16,14 @@
 
 namespace tessera {
 
+std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableModel& trainable,
+                                      int rank) {
+  const v1::Training& training = spec.training();
+  const AdamW::Options options{training.adam_beta1(), training.adam_beta2(),
+                               training.adam_epsilon(), training.weight_decay()};
+  return std::make_unique<AdamW>(trainable.trainable_units(), options, rank);
+}
+
 LabelSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) const {
   const OwnerScope scope(Owner::kActivations);
   DecoderModel& model = *parts_.trainable.model;
@@ -41,12 +49,15 @@ LabelSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) 
   return sums;
 }
 
-TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums,
-                                     const std::vector<double>& told) const {
-  at::Tensor values = at::cat({sums.flat(), at::tensor(told, at::kDouble).to(parts_.device)});
+TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums, const Signals& signals) const {
+  const at::Tensor mine =
+      at::tensor({signals.stop, signals.save_checkpoint, signals.saved, signals.save_failed},
+                 at::TensorOptions(host_device(parts_.device)).dtype(at::kDouble));
+  at::Tensor values = at::cat({sums.flat(), mine.to(parts_.device)});
   parts_.ranks.all_reduce_sum(values);
   const std::vector<double> all = host_values(values);
-  return {sums.read(all.data()), {all.end() - std::ssize(told), all.end()}};
+  const double* told = all.data() + all.size() - 4;
+  return {sums.read(all.data()), {told[0], told[1], told[2], told[3]}};
 }
 
 double TrainStep::norm() const {

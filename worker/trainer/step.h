@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "tessera/v1/job.pb.h"
@@ -25,6 +26,10 @@ struct StepMicrobatches {
   int64_t size() const { return std::ssize(num_labels); }
 };
 
+// The optimizer of the job, over the shards of `rank`.
+std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableModel& trainable,
+                                      int rank);
+
 class TrainStep {
  public:
   // All outlive the step.
@@ -43,13 +48,20 @@ class TrainStep {
   // Forward and backward of each; gradients add up in the units' shards. Collective, as all below.
   LabelSumsList forward_backward(const StepMicrobatches& microbatches) const;
 
+  // What ranks tell each other at a step: 1 where it is so; as sums over ranks, counts.
+  struct Signals {
+    double stop = 0;             // was told to stop
+    double save_checkpoint = 0;  // was told to save
+    double saved = 0;            // wrote its part of the save that goes on
+    double save_failed = 0;
+  };
   // Sums over ranks.
   struct Reduced {
     std::vector<LabelSums> sums;  // a microbatch each
-    std::vector<double> told;
+    Signals signals;
   };
-  // One small all-reduce: the metrics, and numbers that ride along.
-  Reduced reduce(const LabelSumsList& sums, const std::vector<double>& told) const;
+  // One small all-reduce.
+  Reduced reduce(const LabelSumsList& sums, const Signals& signals) const;
 
   // Of the gradients, over all ranks.
   double norm() const;

@@ -10,14 +10,6 @@
 #include "worker/trainer/input.h"
 
 namespace tessera {
-namespace {
-
-AdamW::Options adamw_options(const v1::Training& training) {
-  return {training.adam_beta1(), training.adam_beta2(), training.adam_epsilon(),
-          training.weight_decay()};
-}
-
-}  // namespace
 
 Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device device,
                  EventWriter& events, MemoryLedger& ledger, CommandReader& commands)
@@ -53,8 +45,7 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
   trainable_ = build_model(spec_, config_, *ranks_, device_);
   reporter_.ignored(config_.unused_fields, check_weights(*trainable_.model, weights));
   load_weights(trainable_, weights, ranks.rank());
-  optimizer_ = std::make_unique<AdamW>(trainable_.trainable_units(),
-                                       adamw_options(spec_.training()), ranks.rank());
+  optimizer_ = make_optimizer(spec_, trainable_, ranks.rank());
   step_.emplace(TrainStep::Parts{spec_, *objective_, trainable_, *optimizer_, *ranks_, device_},
                 [this](Phase phase) { enter(phase); });
 }
@@ -214,11 +205,14 @@ double Trainer::learning_rate() const {
 Trainer::Reduced Trainer::reduce(const LabelSumsList& sums) {
   const CommandReader::Pending mine = commands_.take();
   const CheckpointWriter::Progress written = checkpointing_.progress();
-  const auto [sums_of_all, told] = step_->reduce(
-      sums,
-      {mine.stop ? 1.0 : 0.0, mine.save_checkpoint ? 1.0 : 0.0, written.done, written.failed});
-  checkpointing_.agree({.done = told[2], .failed = told[3]});
-  return {sums_of_all, {.stop = told[0] > 0, .save_checkpoint = told[1] > 0}};
+  const TrainStep::Reduced all =
+      step_->reduce(sums, {.stop = mine.stop ? 1. : 0.,
+                           .save_checkpoint = mine.save_checkpoint ? 1. : 0.,
+                           .saved = written.done,
+                           .save_failed = written.failed});
+  checkpointing_.agree({.done = all.signals.saved, .failed = all.signals.save_failed});
+  return {all.sums,
+          {.stop = all.signals.stop > 0, .save_checkpoint = all.signals.save_checkpoint > 0}};
 }
 
 // Counts the step and moves the data cursor behind it. True: that was the end of an epoch.

@@ -1,0 +1,30 @@
+// A job's memory before it runs: the code of a training step on tensors without data, under a
+// ledger that counts them, with collectives of any world size that send nothing. Nothing is
+// computed, and of the model only config.json is read.
+//
+// Rehearsed is the rank with the heaviest microbatch: two steps, an evaluation where the job has
+// one, and with asynchronous saves a step beside a save whose copy nobody has written yet. The
+// numbers are those of the moment at which most is held. What depends on values in a run is taken
+// to be even: a mixture's experts get the same number of tokens each.
+#pragma once
+
+#include "tessera/v1/job.pb.h"
+#include "tessera/v1/plan.pb.h"
+#include "worker/trainer/rehearsal_data.h"
+
+namespace tessera {
+
+struct RehearsalOptions {
+  // Ranks on a machine; 0: all of them.
+  int ranks_per_machine = 0;
+  // Cores of it that its ranks share; 0: as many as this machine has.
+  int cores_per_machine = 0;
+};
+
+// Requires a validated spec with defaults filled in; `data` may serve any number of jobs. One
+// rehearsal runs at a time in a process, the others wait. StepCost.seconds is left to whoever knows
+// the device. Throws UserError (config.json, combinations that are refused).
+v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
+                       const RehearsalOptions& options = {});
+
+}  // namespace tessera

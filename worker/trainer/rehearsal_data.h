@@ -1,0 +1,58 @@
+// What a rehearsal knows of a job's data: how many tokens and labels each row has. It is read once
+// for any number of rehearsals.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/v1/job.pb.h"
+#include "worker/batch.h"
+#include "worker/data/dataset.h"
+#include "worker/data/loader.h"
+#include "worker/model/config.h"
+
+namespace tessera {
+
+// A rank's part of a microbatch, without its values.
+struct MicrobatchShape {
+  std::vector<int64_t> cu_seqlens;  // padding is the last document
+  int64_t num_tokens = 0;           // from the data
+  int64_t num_labels = 0;
+
+  // The batch on `device`, of kMeta: with tensors where a job has them, before to_device().
+  Batch batch(at::Device device) const;
+};
+
+// The heaviest of a job's microbatches, by tokens and then by labels, over all ranks and the whole
+// run.
+struct HeaviestMicrobatches {
+  int rank = 0;           // that has the heaviest
+  MicrobatchShape first;  // of those that begin a step: there are no gradients yet
+  MicrobatchShape later;  // of the others; of no tokens where steps have one microbatch
+  int64_t microbatches_per_step = 1;
+  int64_t total_steps = 0;
+};
+
+// Thread compatible.
+class RehearsalData {
+ public:
+  explicit RehearsalData(Reports reports = {}) : reports_(std::move(reports)) {}
+
+  // Where the documents cannot be read (there are none, or no tokenizer), rows are taken to be
+  // full: one document of max_length tokens each, all of them labelled.
+  HeaviestMicrobatches training(const v1::JobSpec& spec, const ModelConfig& config);
+  // Of the job's held-out documents: the heaviest is `first`. Requires data.eval.
+  HeaviestMicrobatches held_out(const v1::JobSpec& spec, const ModelConfig& config);
+
+ private:
+  // Null where they cannot be read.
+  const Dataset* find(const v1::JobSpec& spec, bool held_out, const ModelConfig& config);
+
+  Reports reports_;
+  std::map<std::string, std::unique_ptr<Dataset>> datasets_;  // by what they are made from
+};
+
+}  // namespace tessera
