@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/spec/bytes.h"
 #include "proto/spec/training_relations.h"
 
 namespace tessera::spec {
@@ -100,6 +101,13 @@ void check_mesh(const v1::Parallelism& mesh, Violations& out) {
                               mesh.cp_size(), " = ", product)});
 }
 
+void check_resources(const v1::Resources& resources, Violations& out) {
+  const std::string& memory = resources.device_memory();
+  if (!resources.has_device_memory() || parse_bytes(memory)) return;
+  out.push_back({"resources.device_memory", absl::StrCat("resources.device_memory is \"", memory,
+                                                         "\", must be ", kBytesRule)});
+}
+
 void check_built(const v1::JobSpec& spec, Violations& out) {
   const auto refuse = [&out](bool wanted, const char* field, const char* what) {
     if (wanted)
@@ -125,7 +133,6 @@ void check_built(const v1::JobSpec& spec, Violations& out) {
   refuse(memory.auto_(), "memory.auto", "true");
   refuse(memory.on_oom() == "replan", "memory.on_oom", "replan");
   refuse(spec.has_peft(), "peft", "");
-  refuse(spec.resources().has_device_memory(), "resources.device_memory", "");
   refuse(spec.parallelism().dp_replicate_size() > 1, "parallelism.dp_replicate_size", "above 1");
   refuse(spec.parallelism().cp_size() > 1, "parallelism.cp_size", "above 1");
 }
@@ -145,6 +152,7 @@ void validate_relations(const v1::JobSpec& spec, Violations& out) {
   if (spec.has_data()) check_data(spec.data(), out);
   if (spec.has_training()) check_training(spec, out);
   if (spec.has_parallelism()) check_mesh(spec.parallelism(), out);
+  if (spec.has_resources()) check_resources(spec.resources(), out);
   check_built(spec, out);
 }
 

@@ -221,6 +221,10 @@ void Gangs::apply(JobRecord& record, int rank, const v1::TrainerEvent& event) {
       *stored.mutable_memory() = event.memory();
       stored.mutable_memory()->set_rank(rank);
       break;
+    case v1::TrainerEvent::kMemoryPeak:
+      *stored.mutable_memory_peak() = event.memory_peak();
+      stored.mutable_memory_peak()->set_rank(rank);
+      break;
     case v1::TrainerEvent::kLog:
       *stored.mutable_log() = event.log();
       stored.mutable_log()->set_rank(rank);

@@ -216,15 +216,64 @@ def check_nesting(name, spans):
         stack.append(span)
 
 
+def check_timeline(name, trace, events):
+    """Tracks of memory by owner that go up and down, with the peak they reach."""
+    tracks = {}
+    for event in trace["traceEvents"]:
+        expect(event["ph"] == "C", f"{name} has {event}")
+        tracks.setdefault(event["name"], []).append((event["ts"], event["args"]["bytes"]))
+    expect(trace["droppedEvents"] == 0, f"{name} lacks {trace['droppedEvents']} events")
+    for owner in ("parameters", "activations", "head", "communication", "gradients", "optimizer"):
+        expect(f"device: {owner}" in tracks, f"{name} has the tracks {sorted(tracks)}")
+    for track, samples in tracks.items():
+        times = [time for time, _ in samples]
+        expect(times == sorted(times), f"{name}: {track} goes back in time")
+        expect(min(count for _, count in samples) >= 0, f"{name}: {track} is below 0")
+    expect(len({count for _, count in tracks["device: activations"]}) > 10, "activations are flat")
+    device, host = trace["memoryPeaks"]
+    expect((device["space"], host["space"]) == ("device", "host"), f"{name}: {device['space']}")
+    cells = device["cells"]
+    expect(sum(cell["bytes"] for cell in cells) == device["bytes"], f"{name}: {device}")
+    highest = max(int(event["memory"]["peakBytes"]) for event in events if "memory" in event)
+    expect(0 < device["bytes"] <= highest * 1.01, f"{name}: {device['bytes']} of {highest}")
+    blocks = {(cell["owner"], cell["block"]) for cell in cells}
+    for wanted in (("parameters", "model.layers.0"), ("optimizer", "model.layers.1")):
+        expect(wanted in blocks, f"{name} has {sorted(blocks)}")
+
+
+def check_peak(options, scratch):
+    """The peak of the first two steps by owner, block and phase."""
+    events = train(options, make_spec(options.assets, scratch / "peak"))
+    (peak,) = [event["memoryPeak"] for event in events if "memoryPeak" in event]
+    expect(peak["step"] == 2, f"it is of step {peak['step']}")
+    cells = peak["cells"]
+    sizes = [int(cell["bytes"]) for cell in cells]
+    expect(sum(sizes) == int(peak["peakBytes"]), f"{sum(sizes)} of {peak['peakBytes']} bytes")
+    expect(sizes == sorted(sizes, reverse=True), "the largest are not first")
+    found = {(cell["owner"], cell.get("block", ""), cell["phase"]) for cell in cells}
+    for layer in ("model.embed_tokens", "model.layers.0", "model.layers.1"):
+        for wanted in (("parameters", layer, "load"), ("optimizer", layer, "load")):
+            expect(wanted in found, f"{wanted} is not among {sorted(found)}")
+    expect("phase" in peak["reached"], f"it was reached in {peak['reached']}")
+    return f"{len(cells)} cells"
+
+
 def check_traces(options, scratch):
     output = scratch / "traced"
     events = train(options, make_spec(options.assets, output, profile_steps=TRACED_STEPS))
     names = sorted(path.name for path in (output / "traces").iterdir())
-    wanted = [f"step-{step}-rank-{rank}.json" for step in TRACED_STEPS for rank in (0, 1)]
+    wanted = [
+        f"step-{step}-rank-{rank}{kind}.json"
+        for step in TRACED_STEPS
+        for rank in (0, 1)
+        for kind in ("-memory", "")
+    ]
     expect(names == wanted, f"{names}")
     logs = [event["log"]["text"] for event in events if "log" in event]
-    expect(any(names[0] in text for text in logs), f"the log says {logs}")
-    for name in names:
+    expect(any("step-3-rank-0.json" in text for text in logs), f"the log says {logs}")
+    for name in names[::2]:
+        check_timeline(name, json.loads((output / "traces" / name).read_text()), events)
+    for name in names[1::2]:
         trace = json.loads((output / "traces" / name).read_text())
         spans = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
         found = {event["name"] for event in spans}
@@ -246,7 +295,7 @@ def main():
     options = parser.parse_args()
     options.assets = options.assets.resolve()
     failed = False
-    for body in (check_tensorboard, check_default_place, check_traces):
+    for body in (check_tensorboard, check_default_place, check_traces, check_peak):
         with tempfile.TemporaryDirectory() as scratch:
             try:
                 print(f"ok: {body.__name__}: {body(options, pathlib.Path(scratch))}", flush=True)

@@ -53,6 +53,7 @@ int64_t Snapshot::detach() {
   detaching_ = true;  // else the reader might take part after part before this thread is woken
   changed_.wait(lock, [&] { return !reading_; });
   const OwnerScope scope(Owner::kCheckpoint);
+  const PhaseScope phase(Phase::kCheckpoint);
   const c10::AutoGradMode no_grad(false);
   int64_t bytes = 0;
   for (Part& part : parts_) {

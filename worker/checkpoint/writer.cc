@@ -150,6 +150,7 @@ void CheckpointWriter::start(std::function<void()> task) {
   done_ = failed_ = false;
   thread_ = std::thread([this, task = std::move(task)] {
     const OwnerScope scope(Owner::kCheckpoint);
+    const PhaseScope phase(Phase::kCheckpoint);
     try {
       task();
     } catch (...) {

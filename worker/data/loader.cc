@@ -17,6 +17,7 @@ class BatchBuilder {
  public:
   explicit BatchBuilder(int64_t num_tokens) {
     const OwnerScope scope(Owner::kData);
+    const PhaseScope phase(Phase::kData);
     const auto options = at::TensorOptions().dtype(at::kLong);
     batch_.tokens_T = at::empty({num_tokens}, options);
     batch_.labels_T = at::empty({num_tokens}, options);
@@ -153,6 +154,7 @@ std::shared_ptr<const Loader::Order> Loader::order(int64_t epoch) const {
   auto order = std::make_shared<Order>(dataset_.size());
   if (options_.shuffle) {
     const OwnerScope scope(Owner::kData);
+    const PhaseScope phase(Phase::kData);
     const auto generator =
         at::detail::createCPUGenerator(static_cast<uint64_t>(options_.seed + epoch));
     const auto permutation =

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// Aligned to 64 bytes. Throws MemoryError where the machine has no room.
+// Aligned to 64 bytes. Throws MemoryError at the ledger's limit, and where the machine has no room.
 std::unique_ptr<c10::Allocator> make_cpu_allocator(MemoryLedger& ledger);
 
 // Blocks of meta tensors: charged, with no memory behind them.

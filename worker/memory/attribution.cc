@@ -66,6 +66,12 @@ BlockScope::~BlockScope() { current.block = previous_; }
 
 void enter_block(BlockId block) { current.block = block; }
 
+void enter_backward(BlockId block) {
+  current.block = block;
+  current.phase = Phase::kBackward;
+  if (current.owner == Owner::kOther) current.owner = Owner::kActivations;
+}
+
 HostSpaceScope::HostSpaceScope() : previous_(std::exchange(current.space, Space::kHost)) {}
 HostSpaceScope::~HostSpaceScope() { current.space = previous_; }
 

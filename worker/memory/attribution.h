@@ -22,7 +22,7 @@ enum class Owner : uint8_t {
   kCheckpoint,  // values that wait to be written
 };
 inline constexpr int kNumOwners = 10;
-std::string_view owner_name(Owner owner);  // "parameters"
+std::string_view owner_name(Owner owner);  // "parameters"; zero-terminated, like the next two
 
 // What a rank is doing.
 enum class Phase : uint8_t {
@@ -35,7 +35,7 @@ enum class Phase : uint8_t {
   kCheckpoint,
 };
 inline constexpr int kNumPhases = 7;
-std::string_view phase_name(Phase phase);  // "forward"; zero-terminated
+std::string_view phase_name(Phase phase);  // "forward"
 
 // Memory of two kinds, counted apart. On a CPU both are the same RAM: what is offloaded leaves the
 // device's count there as it would leave a GPU.
@@ -97,9 +97,12 @@ class BlockScope {
   BlockId previous_;
 };
 
-// From here on this thread works on `block`, until the scope around ends or the next call: backward
-// enters blocks one after the other and has no call that encloses one.
+// From here on this thread works on `block`, until the scope around ends or the next call.
 void enter_block(BlockId block);
+// From here on this thread runs backward of `block`. Backward has no call that encloses one block,
+// and on a GPU it runs in a thread of LibTorch's, which has no scopes: what has no owner is then
+// charged to activations.
+void enter_backward(BlockId block);
 
 class HostSpaceScope {
  public:

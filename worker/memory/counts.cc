@@ -65,6 +65,8 @@ std::vector<MemoryCell> MemoryCounts::cells(int64_t Cell::* bytes) const {
                      static_cast<Phase>(index % kNumPhases),
                      static_cast<BlockId>(index / kCellsPerBlock), cells_[index].*bytes});
   }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const MemoryCell& a, const MemoryCell& b) { return a.bytes > b.bytes; });
   return found;
 }
 

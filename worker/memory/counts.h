@@ -40,7 +40,8 @@ class MemoryCounts {
   void remove(const Attribution& who, int64_t bytes);
 
   const MemoryTotals& totals();
-  // All cells that are not zero, in no order. Of the peak they sum to peak_bytes, now to
+  int64_t current_bytes() const { return totals_.current_bytes; }
+  // All cells that are not zero, the largest first. Of the peak they sum to peak_bytes, now to
   // current_bytes.
   std::vector<MemoryCell> cells_at_peak();
   std::vector<MemoryCell> cells_now() const;

@@ -3,8 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <limits>
-#include <string>
+#include <memory>
 
 #include "worker/errors.h"
 #include "worker/memory/allocators.h"
@@ -26,10 +25,12 @@ constexpr int kNeverTrim = -1;
 // the processor's table of pages.
 constexpr size_t kHugePage = 2 << 20;
 
+constexpr size_t kMaxBytes = size_t{1} << 62;
+
 // Stands in front of each block, with what a free must know.
 struct alignas(kAlignment) Header {
   void* block;  // where malloc's begins
-  size_t bytes;
+  int64_t bytes;
   MemoryLedger* ledger;
   Attribution who;
 };
@@ -38,17 +39,13 @@ static_assert(sizeof(Header) == kAlignment);
 void release(void* data) {
   if (data == nullptr) return;
   const Header* header = static_cast<Header*>(data) - 1;
-  header->ledger->release(header->who, static_cast<int64_t>(header->bytes));
+  header->ledger->release(header->who, header->bytes);
   std::free(header->block);
 }
 
-[[noreturn]] void throw_out_of_memory(const MemoryLedger& ledger, const Attribution& who,
-                                      size_t bytes) {
-  throw MemoryError("cannot allocate " + std::to_string(bytes) + " bytes for " +
-                    std::string(owner_name(who.owner)) + "; " +
-                    std::to_string(ledger.snapshot(who.space).current_bytes) +
-                    " bytes of tensors are allocated");
-}
+struct Free {
+  void operator()(void* block) const { std::free(block); }
+};
 
 void ask_for_huge_pages(uintptr_t begin, size_t bytes) {
   const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
@@ -68,17 +65,16 @@ class CpuAllocator final : public c10::Allocator {
     // and the heap grows. malloc aligns to 16, so the header begins at most 48 bytes into the
     // block.
     constexpr size_t kOverhead = sizeof(Header) + kAlignment - alignof(std::max_align_t);
-    const Attribution who = current_attribution();
-    if (bytes > std::numeric_limits<size_t>::max() - kOverhead) {
-      throw_out_of_memory(ledger_, who, bytes);
-    }
-    void* block = std::malloc(bytes + kOverhead);
-    if (block == nullptr) throw_out_of_memory(ledger_, who, bytes);
-    const auto begin = reinterpret_cast<uintptr_t>(block);
+    Attribution who = current_attribution();
+    if (who.space == Space::kDevice) who.space = ledger_.cpu_space();
+    const auto size = static_cast<int64_t>(bytes);
+    std::unique_ptr<void, Free> block(bytes > kMaxBytes ? nullptr : std::malloc(bytes + kOverhead));
+    if (block == nullptr) throw MemoryError(describe(ledger_.refuse(who, size)));
+    ledger_.charge(who, size);
+    const auto begin = reinterpret_cast<uintptr_t>(block.get());
     ask_for_huge_pages(begin, bytes + kOverhead);
     auto* header = reinterpret_cast<Header*>((begin + kAlignment - 1) / kAlignment * kAlignment);
-    *header = {block, bytes, &ledger_, who};
-    ledger_.charge(who, static_cast<int64_t>(bytes));
+    *header = {block.release(), size, &ledger_, who};
     void* data = header + 1;
     return {data, data, &release, cpu};
   }

@@ -23,7 +23,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 // Whether two tensors of the files hold the same numbers.
 bool are_equal(const WeightFiles& weights, const std::string& one, const std::string& other) {
-  const OwnerScope scope(Owner::kOther);
+  const OwnerScope scope(Owner::kParameters);
   const TensorInfo &info = weights.tensors().at(one), &other_info = weights.tensors().at(other);
   if (info.shape != other_info.shape) return false;
   for (int64_t begin = 0; begin < info.numel; begin += kComparedElements) {

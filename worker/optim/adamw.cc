@@ -17,6 +17,7 @@ AdamW::AdamW(const std::vector<ShardedUnit*>& units, const Options& options, int
   const OwnerScope scope(Owner::kOptimizer);
   step_ = at::zeros({}, units.front()->shard().options());
   for (ShardedUnit* unit : units) {
+    const BlockScope block(unit->block());
     UnitState state{unit, {}, at::zeros_like(unit->shard()), at::zeros_like(unit->shard())};
     const FlatLayout& layout = unit->layout();
     for (const FlatLayout::Slice& slice : layout.slices_of_rank(rank)) {

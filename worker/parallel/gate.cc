@@ -5,6 +5,7 @@
 namespace tessera {
 
 void ShardGate::open() {
+  enter_block(options_.block);
   gather();
   if (next_ != nullptr) next_->start_gather();
 }
@@ -16,10 +17,12 @@ at::Tensor ShardGate::close(const at::Tensor& output) {
   }
   if (c10::GradMode::is_enabled()) has_backward_ = trains;
   if (!trains || options_.reshard_after_forward) release();
+  enter_block(0);
   return output;
 }
 
 void ShardGate::before_backward() {
+  enter_backward(options_.block);
   // Of a unit that is trained, its last gradient has freed the weights already.
   if (next_ != nullptr) next_->release();
   if (options_.needed_in_backward) gather();

@@ -23,6 +23,7 @@ class ShardGate : public WeightGate {
   struct Options {
     bool reshard_after_forward = true;  // else the weights stay until backward
     bool needed_in_backward = true;     // the embedding's are not
+    BlockId block = 0;  // that allocations between open and close, and in backward, are charged to
   };
   ShardGate(std::vector<ShardedUnit*> units, const Options& options)
       : units_(std::move(units)), options_(options) {}

@@ -72,6 +72,7 @@ ShardedUnit::ShardedUnit(std::string name, std::vector<Parameter*> parameters, C
     TORCH_CHECK(parameter->trainable == trainable(), parameter->name, " is in the wrong unit, ",
                 layout_.name);
   }
+  const BlockScope block(options_.block);
   const OwnerScope scope(Owner::kParameters);
   shard_ =
       at::zeros({layout_.shard_numel}, at::TensorOptions(options_.device).dtype(stored_dtype()));
@@ -125,6 +126,7 @@ void ShardedUnit::make_trainable(size_t index) {
 void ShardedUnit::start_gather() {
   if (full_ || gathering_) return;
   const NoGrad no_grad(false);
+  const BlockScope block(options_.block);
   const OwnerScope scope(Owner::kCommunication);
   fill_storage(flat_, layout_.numel * flat_.element_size());
   const at::Tensor mine = flat_.narrow(0, group_.rank() * layout_.shard_numel, layout_.shard_numel);
@@ -151,6 +153,7 @@ void ShardedUnit::clear_gradient() { gradient_.reset(); }
 void ShardedUnit::expect_gradients() {
   if (!trainable() || num_arrived_ > 0 || flat_gradient_.defined()) return;
   const NoGrad no_grad(false);
+  const BlockScope block(options_.block);
   if (!gradient_.defined()) {
     const OwnerScope scope(Owner::kGradients);
     gradient_ = at::zeros_like(shard_);

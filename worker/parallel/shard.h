@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/memory/attribution.h"
 #include "worker/model/layer.h"
 #include "worker/parallel/collectives.h"
 #include "worker/parallel/flat_layout.h"
@@ -34,6 +35,7 @@ class ShardedUnit {
     // Master weights in float32, gradients, an optimizer's states. Else the unit is frozen: stored
     // as it is gathered, in any dtype, and nothing of it is trained or part of a checkpoint.
     bool trainable = true;
+    BlockId block = 0;  // that its memory is charged to
   };
   // Gives each parameter its leaf. The references must outlive the unit; the parameters' leaves
   // must not be used after it. Requires parameters that are all trainable, or all not, as `options`
@@ -46,6 +48,7 @@ class ShardedUnit {
 
   const FlatLayout& layout() const { return layout_; }
   bool trainable() const { return options_.trainable; }
+  BlockId block() const { return options_.block; }
   // Whether weight decay applies to entry `i` of the layout.
   bool decays(size_t i) const { return parameters_[i]->decays(); }
 

@@ -7,6 +7,7 @@
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/data/chat_template.h"
+#include "worker/memory/attribution.h"
 #include "worker/trainer/input.h"
 
 namespace tessera {
@@ -79,6 +80,7 @@ std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& t
   if (!resume_from_) return std::nullopt;
   // Here too, as the run may have nothing left to save.
   if (ranks_.rank() == 0) delete_leftovers(input_.spec().training().output_dir());
+  const OwnerScope owner(Owner::kCheckpoint);
   CheckpointReader reader(resume_from_->path, resume_from_->field);
   reader.load(state_vectors(trainable, optimizer), ranks_.rank());
   optimizer.set_step(reader.state().step());
@@ -92,6 +94,8 @@ std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& t
 void Checkpointing::save(v1::CheckpointState& state, const TrainableModel& trainable,
                          const AdamW& optimizer) {
   if (saved_step_ == state.step()) return;
+  const OwnerScope owner(Owner::kCheckpoint);
+  const PhaseScope phase(Phase::kCheckpoint);
   if (state.best().has_value() && state.best().step() == state.step())
     state.mutable_best()->set_checkpoint_step(state.step());
   reporter_.progress("save", state.step());
@@ -118,6 +122,8 @@ int Checkpointing::load_best(const v1::CheckpointState& state, const TrainableMo
                    ": the final weights are those of the last step");
     return 0;
   }
+  const OwnerScope owner(Owner::kCheckpoint);
+  const PhaseScope phase(Phase::kCheckpoint);
   CheckpointReader(path, "training.output_dir").load(weight_vectors(trainable), ranks_.rank());
   return step;
 }
@@ -125,6 +131,8 @@ int Checkpointing::load_best(const v1::CheckpointState& state, const TrainableMo
 std::string Checkpointing::export_model(int step, const TrainableModel& trainable) {
   reporter_.progress("save", step);
   lease_.check();
+  const OwnerScope owner(Owner::kCheckpoint);
+  const PhaseScope phase(Phase::kCheckpoint);
   const v1::JobSpec& spec = input_.spec();
   const std::filesystem::path final_dir =
       std::filesystem::path(spec.training().output_dir()) / "final";

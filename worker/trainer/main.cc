@@ -19,8 +19,10 @@
 #include <system_error>
 #include <thread>
 
+#include "proto/spec/bytes.h"
 #include "worker/errors.h"
-#include "worker/memory/ledger.h"
+#include "worker/memory/device_memory.h"
+#include "worker/memory/report.h"
 #include "worker/trainer/check.h"
 #include "worker/trainer/export_checkpoint.h"
 #include "worker/trainer/input.h"
@@ -46,9 +48,18 @@ v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message,
   return failure;
 }
 
+// Of an allocation that was refused, with the ledger's table where it knows of it.
+v1::Failure memory_failure(const std::string& message, const MemoryLedger& ledger) {
+  const std::optional<MemoryRefusal> refusal = ledger.last_refusal();
+  if (!refusal) return make_failure(v1::Failure::MEMORY, message);
+  v1::Failure failure = make_failure(v1::Failure::MEMORY, describe(*refusal));
+  *failure.mutable_out_of_memory() = out_of_memory(*refusal);
+  return failure;
+}
+
 // The kind of the exception that is being handled. What the engine throws, and nothing else, is
 // told apart.
-v1::Failure current_failure() {
+v1::Failure current_failure(const MemoryLedger& ledger) {
   try {
     throw;
   } catch (const UserError& error) {
@@ -56,11 +67,11 @@ v1::Failure current_failure() {
   } catch (const NetworkError& error) {
     return make_failure(v1::Failure::NETWORK, error.what());
   } catch (const MemoryError& error) {
-    return make_failure(v1::Failure::MEMORY, error.what());
+    return memory_failure(error.what(), ledger);
+  } catch (const c10::OutOfMemoryError& error) {
+    return memory_failure(error.what_without_backtrace(), ledger);
   } catch (const std::bad_alloc&) {
     return make_failure(v1::Failure::MEMORY, "out of host memory");
-  } catch (const c10::OutOfMemoryError& error) {
-    return make_failure(v1::Failure::MEMORY, error.what_without_backtrace());
   } catch (const std::system_error& error) {
     // Only the user can make room; a restart would end the same way.
     if (error.code() == std::errc::no_space_on_device || error.code().value() == EDQUOT) {
@@ -79,6 +90,12 @@ at::Device device_of(const v1::TrainerInput& input) {
     return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(input.device_index()));
   }
   return at::kCPU;
+}
+
+// 0: what the device has.
+int64_t device_limit(const v1::JobSpec& spec) {
+  if (!spec.resources().has_device_memory()) return 0;
+  return spec::parse_bytes(spec.resources().device_memory()).value();
 }
 
 std::unique_ptr<Collectives> connect(const v1::TrainerInput& input) {
@@ -127,17 +144,22 @@ int train(const Flags& flags) {
     name_cache_directory(*input.mutable_spec());
     rank = input.rank();
     set_threads(input);
+    const at::Device device = device_of(input);
+    use_device(ledger, device, device_limit(input.spec()));
     CommandReader commands(flags.commands);
     const std::unique_ptr<Collectives> ranks = connect(input);
-    Trainer trainer(input, *ranks, device_of(input), events, ledger, commands);
+    Trainer trainer(input, *ranks, device, events, ledger, commands);
     v1::TrainerEvent event;
     *event.mutable_finished() = trainer.run();
     events.write(std::move(event));
     return 0;
   } catch (const std::exception&) {
     v1::TrainerEvent event;
-    *event.mutable_failed() = current_failure();
+    *event.mutable_failed() = current_failure(ledger);
     event.mutable_failed()->set_rank(rank);
+    if (event.failed().has_out_of_memory()) {
+      event.mutable_failed()->mutable_out_of_memory()->mutable_memory()->set_rank(rank);
+    }
     events.write(event);
     std::cerr << "error: " << event.failed().message() << std::endl;
     return 1;
@@ -145,11 +167,12 @@ int train(const Flags& flags) {
 }
 
 int check(const Flags& flags) {
+  const MemoryLedger& ledger = MemoryLedger::install();
   v1::CheckResult result;
   try {
     result = check_job(read_trainer_input(flags.input).spec());
   } catch (const std::exception&) {
-    *result.add_violations() = current_failure();
+    *result.add_violations() = current_failure(ledger);
   }
   std::string json;
   if (!google::protobuf::util::MessageToJsonString(result, &json).ok()) return 1;
@@ -158,6 +181,7 @@ int check(const Flags& flags) {
 }
 
 int run_rehearsal(const Flags& flags) {
+  const MemoryLedger& ledger = MemoryLedger::install();
   try {
     v1::TrainerInput input = read_trainer_input(flags.input);
     name_cache_directory(*input.mutable_spec());
@@ -169,18 +193,18 @@ int run_rehearsal(const Flags& flags) {
     std::cout << json << std::endl;
     return 0;
   } catch (const std::exception&) {
-    std::cerr << "error: " << current_failure().message() << std::endl;
+    std::cerr << "error: " << current_failure(ledger).message() << std::endl;
     return 1;
   }
 }
 
 int run_export(const ExportRequest& request) {
-  MemoryLedger::install();
+  const MemoryLedger& ledger = MemoryLedger::install();
   try {
     export_checkpoint(request);
     return 0;
   } catch (const std::exception&) {
-    std::cerr << "error: " << current_failure().message() << std::endl;
+    std::cerr << "error: " << current_failure(ledger).message() << std::endl;
     return 1;
   }
 }

@@ -56,6 +56,7 @@ std::string layer_name(size_t layer) {
 
 struct UnitParameters {
   std::string name;
+  BlockId block;
   bool trainable;
   std::vector<Parameter*> parameters;
 };
@@ -64,7 +65,8 @@ struct UnitParameters {
 std::vector<UnitParameters> split(const std::string& name,
                                   const std::vector<Parameter*>& parameters) {
   std::vector<UnitParameters> units;
-  UnitParameters trainable{name, true, {}}, frozen{name + ".frozen", false, {}};
+  const BlockId block = block_id(name);
+  UnitParameters trainable{name, block, true, {}}, frozen{name + ".frozen", block, false, {}};
   for (Parameter* parameter : parameters)
     (parameter->trainable ? trainable : frozen).parameters.push_back(parameter);
   for (UnitParameters* unit : {&trainable, &frozen}) {
@@ -99,7 +101,8 @@ std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Colle
       const ShardedUnit::Options options{
           .dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat,
           .device = device,
-          .trainable = unit.trainable};
+          .trainable = unit.trainable,
+          .block = unit.block};
       out.units.push_back(std::make_unique<ShardedUnit>(
           std::move(unit.name), std::move(unit.parameters), group, *out.reductions, options));
       made.back().push_back(out.units.back().get());
@@ -115,14 +118,15 @@ void make_gates(const v1::JobSpec& spec, const std::vector<std::vector<ShardedUn
   auto& layers = model.layers();
   for (size_t i = 0; i < layers.size(); ++i) {
     out.gates.push_back(std::make_unique<ShardGate>(
-        units[i],
-        ShardGate::Options{.reshard_after_forward = reshard, .needed_in_backward = i > 0}));
+        units[i], ShardGate::Options{.reshard_after_forward = reshard,
+                                     .needed_in_backward = i > 0,
+                                     .block = block_id(layer_name(i))}));
     layers[i] = std::make_unique<GatedLayer>(std::move(layers[i]), *out.gates.back());
   }
   // Backward begins with the head: its weights stay.
-  out.gates.push_back(
-      std::make_unique<ShardGate>(model.tied() ? units.front() : units.back(),
-                                  ShardGate::Options{.reshard_after_forward = false}));
+  out.gates.push_back(std::make_unique<ShardGate>(
+      model.tied() ? units.front() : units.back(),
+      ShardGate::Options{.reshard_after_forward = false, .block = block_id("lm_head")}));
   model.set_head_gate(out.gates.back().get());
   for (size_t i = 0; i < out.gates.size(); ++i) {
     out.gates[i]->set_neighbours(i > 0 ? out.gates[i - 1].get() : nullptr,
@@ -195,7 +199,7 @@ void load_weights(TrainableModel& trainable, const WeightFiles& weights, int ran
         weights.read(stored.name, begin, part);
         continue;
       }
-      const OwnerScope scope(Owner::kOther);
+      const OwnerScope scope(Owner::kParameters);
       const at::Tensor staged = at::empty({slice.numel}, part.scalar_type());
       weights.read(stored.name, begin, staged);
       part.copy_(staged);

@@ -12,7 +12,7 @@
 #include "worker/kernels/meta_operators.h"
 #include "worker/kernels/stand_in.h"
 #include "worker/kernels/work.h"
-#include "worker/memory/ledger.h"
+#include "worker/memory/report.h"
 #include "worker/model/stored_weights.h"
 #include "worker/trainer/cadence.h"
 #include "worker/trainer/checkpointing.h"
@@ -148,17 +148,6 @@ void set_parameters(DecoderModel& model, v1::Rehearsal& result) {
   result.set_num_trainable_parameters(trainable);
 }
 
-void set_owners(const MemoryTotals& totals,
-                google::protobuf::RepeatedPtrField<v1::OwnerBytes>& owners) {
-  for (int i = 0; i < kNumOwners; ++i) {
-    if (totals.peak_by_owner[i] == 0) continue;
-    v1::OwnerBytes& owner = *owners.Add();
-    owner.set_owner(std::string(owner_name(static_cast<Owner>(i))));
-    owner.set_at_peak_bytes(totals.at_peak_by_owner[i]);
-    owner.set_peak_bytes(totals.peak_by_owner[i]);
-  }
-}
-
 void set_cost(const WorkCount& work, v1::StepCost& cost) {
   cost.set_flops(work.flops);
   cost.set_memory_bytes(work.memory_bytes);
@@ -208,9 +197,9 @@ v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
   run(spec, read_model_config(spec.model().path()), data, options, result);
   const MemoryTotals device = ledger.snapshot(Space::kDevice), host = ledger.snapshot(Space::kHost);
   result.set_peak_bytes(device.peak_bytes);
-  set_owners(device, *result.mutable_owners());
+  *result.mutable_owners() = owner_bytes(device);
   result.set_host_peak_bytes(host.peak_bytes);
-  set_owners(host, *result.mutable_host_owners());
+  *result.mutable_host_owners() = owner_bytes(host);
   return result;
 }
 

@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include "worker/memory/device_memory.h"
+#include "worker/memory/report.h"
+
 namespace tessera {
 namespace {
 
@@ -64,27 +67,25 @@ void Reporter::saved(const v1::CheckpointSaved& checkpoint) {
 void Reporter::info(const std::string& text) { events_.log(v1::LogLine::INFO, rank_, text); }
 
 void Reporter::memory(int step, bool now) {
+  if (++num_memory_calls_ == 2) memory_peak(step);
   const auto time = std::chrono::steady_clock::now();
   if (!now && time - last_memory_ < kMemoryInterval) return;
   last_memory_ = time;
-  const MemoryLedger::Snapshot snapshot = ledger_.snapshot();
-  const ProcessMemory process = process_memory();
   v1::TrainerEvent event;
-  v1::MemorySnapshot& memory = *event.mutable_memory();
-  memory.set_rank(rank_);
-  memory.set_step(step);
-  memory.set_current_bytes(snapshot.current_bytes);
-  memory.set_peak_bytes(snapshot.peak_bytes);
-  memory.set_rss_bytes(process.rss_bytes);
-  memory.set_peak_rss_bytes(process.peak_rss_bytes);
-  for (int i = 0; i < kNumOwners; ++i) {
-    if (snapshot.peak_by_owner[i] == 0) continue;
-    v1::OwnerBytes& owner = *memory.add_owners();
-    owner.set_owner(std::string(owner_name(static_cast<Owner>(i))));
-    owner.set_current_bytes(snapshot.current_by_owner[i]);
-    owner.set_at_peak_bytes(snapshot.at_peak_by_owner[i]);
-    owner.set_peak_bytes(snapshot.peak_by_owner[i]);
+  *event.mutable_memory() = memory_snapshot(ledger_);
+  event.mutable_memory()->set_rank(rank_);
+  event.mutable_memory()->set_step(step);
+  if (auto allocator = device_allocator(device_)) {
+    *event.mutable_memory()->mutable_device_allocator() = *std::move(allocator);
   }
+  events_.write(std::move(event));
+}
+
+void Reporter::memory_peak(int step) {
+  v1::TrainerEvent event;
+  *event.mutable_memory_peak() = tessera::memory_peak(ledger_);
+  event.mutable_memory_peak()->set_rank(rank_);
+  event.mutable_memory_peak()->set_step(step);
   events_.write(std::move(event));
 }
 

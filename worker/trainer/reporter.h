@@ -2,6 +2,8 @@
 // memory.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -20,8 +22,8 @@ namespace tessera {
 class Reporter {
  public:
   // All references outlive this.
-  Reporter(EventWriter& events, const MemoryLedger& ledger, int rank)
-      : events_(events), ledger_(ledger), rank_(rank) {}
+  Reporter(EventWriter& events, const MemoryLedger& ledger, at::Device device, int rank)
+      : events_(events), ledger_(ledger), device_(device), rank_(rank) {}
 
   // From now on, rank 0 writes its metrics to TensorBoard too.
   void report_to(std::unique_ptr<TensorBoardWriter> tensorboard) {
@@ -41,15 +43,20 @@ class Reporter {
   void evaluated(const v1::EvalMetrics& metrics);
   void saved(const v1::CheckpointSaved& checkpoint);
   void info(const std::string& text);
-  // At most one a second, unless `now`.
+  // To be called after each step and at the end. At most one event a second, unless `now`; at the
+  // second call, one of the peak by owner, block and phase as well.
   void memory(int step, bool now);
 
  private:
+  void memory_peak(int step);
+
   EventWriter& events_;
   const MemoryLedger& ledger_;
+  const at::Device device_;
   int rank_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;
   std::chrono::steady_clock::time_point last_memory_{};
+  int num_memory_calls_ = 0;
 };
 
 }  // namespace tessera

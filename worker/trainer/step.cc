@@ -50,6 +50,7 @@ LabelSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) 
 }
 
 TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums, const Signals& signals) const {
+  const OwnerScope scope(Owner::kCommunication);
   const at::Tensor mine =
       at::tensor({signals.stop, signals.save_checkpoint, signals.saved, signals.save_failed},
                  at::TensorOptions(host_device(parts_.device)).dtype(at::kDouble));
@@ -61,6 +62,7 @@ TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums, const Signals& s
 }
 
 double TrainStep::norm() const {
+  const OwnerScope scope(Owner::kGradients);
   return gradient_norm(parts_.trainable.trainable_units(), parts_.ranks);
 }
 
@@ -73,6 +75,7 @@ std::vector<LabelSums> evaluate_microbatches(const EvaluationParts& parts, int64
                                              const std::function<Batch(int64_t)>& batch_of) {
   const c10::AutoGradMode no_grad(false);
   const OwnerScope scope(Owner::kActivations);
+  const PhaseScope phase(Phase::kEval);
   DecoderModel& model = *parts.trainable.model;
   const ForwardOptions options{.aux_loss_weight = model.config().experts.router_aux_loss_coef};
   LabelSumsList sums;

@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "worker/memory/timeline.h"
+
 namespace tessera {
 namespace {
 
@@ -17,13 +19,37 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
+void save_operators(const fs::path& path) {
+  // The profiler reports no error of its own: a file that is not there is one.
+  fs::path unfinished = path;
+  unfinished.replace_extension(".tmp.json");
+  profiler::disableProfiler()->save(unfinished);
+  if (fs::file_size(unfinished) == 0) {
+    throw std::system_error(ENOSPC, std::generic_category(), unfinished.string());
+  }
+  fs::rename(unfinished, path);
+}
+
+void save_memory(const MemoryRecording& recording, const fs::path& path) {
+  fs::path unfinished = path;
+  unfinished.replace_extension(".tmp.json");
+  write_timeline(recording, unfinished);
+  fs::rename(unfinished, path);
+}
+
 }  // namespace
 
-StepTrace::StepTrace(fs::path directory, std::set<int> steps, int rank, at::Device device)
-    : directory_(std::move(directory)), steps_(std::move(steps)), rank_(rank), device_(device) {}
+StepTrace::StepTrace(fs::path directory, std::set<int> steps, int rank, at::Device device,
+                     MemoryLedger& ledger)
+    : directory_(std::move(directory)),
+      steps_(std::move(steps)),
+      rank_(rank),
+      device_(device),
+      ledger_(ledger) {}
 
 StepTrace::~StepTrace() {
   if (running_ == 0) return;
+  ledger_.stop_recording();
   try {
     profiler::disableProfiler();
   } catch (const std::exception&) {
@@ -39,22 +65,18 @@ void StepTrace::begin_step(int step) {
   const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true);
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities);
+  ledger_.start_recording();
   running_ = step;
 }
 
 std::optional<fs::path> StepTrace::end_step() {
   const int step = std::exchange(running_, 0);
   if (step == 0) return std::nullopt;
-  const fs::path path =
-      directory_ / ("step-" + std::to_string(step) + "-rank-" + std::to_string(rank_) + ".json");
-  // The profiler reports no error of its own: a file that is not there is one.
-  fs::path unfinished = path;
-  unfinished.replace_extension(".tmp.json");
-  profiler::disableProfiler()->save(unfinished);
-  if (fs::file_size(unfinished) == 0) {
-    throw std::system_error(ENOSPC, std::generic_category(), unfinished.string());
-  }
-  fs::rename(unfinished, path);
+  const std::string name = "step-" + std::to_string(step) + "-rank-" + std::to_string(rank_);
+  const fs::path path = directory_ / (name + ".json");
+  const MemoryRecording memory = ledger_.stop_recording();
+  save_operators(path);
+  save_memory(memory, directory_ / (name + "-memory.json"));
   return path;
 }
 
