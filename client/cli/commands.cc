@@ -12,6 +12,7 @@
 #include "client/cli/event_printer.h"
 #include "client/cli/follow.h"
 #include "client/cli/format.h"
+#include "client/cli/memory_table.h"
 #include "client/cpp/client.h"
 #include "client/cpp/job_file.h"
 
@@ -95,6 +96,9 @@ void print_job(const Session& session, const v1::Job& job) {
       job.state() == v1::Job::SUCCEEDED ? job.spec().training().output_dir() + "/final"
                                         : job.spec().training().output_dir());
   print_lines(session, format_table(std::move(rows)));
+  if (job.failure().has_out_of_memory()) {
+    print_lines(session, out_of_memory_table(job.failure().out_of_memory()));
+  }
 }
 
 }  // namespace

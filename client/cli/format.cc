@@ -1,7 +1,6 @@
 #include "client/cli/format.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include <utf8proc.h>
@@ -33,18 +32,6 @@ std::string pad(const std::string& text, size_t width, bool right) {
 }
 
 }  // namespace
-
-std::string format_bytes(int64_t bytes) {
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  constexpr std::array<const char*, 5> kUnits{"KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  while (value >= 1023.95 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
-}
 
 std::string format_duration(double seconds) {
   const auto total = static_cast<int64_t>(std::llround(std::clamp(seconds, 0.0, 1e12)));

@@ -1,14 +1,14 @@
 // Numbers and tables for people.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "proto/spec/bytes.h"
+
 namespace tessera::cli {
 
-// "512 B", "1.5 MiB".
-std::string format_bytes(int64_t bytes);
+using spec::format_bytes;
 
 // "42s", "3m 05s", "2h 07m", "5d 03h".
 std::string format_duration(double seconds);

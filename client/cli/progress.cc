@@ -5,39 +5,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/cli/format.h"
+#include "client/cli/memory_table.h"
 
 namespace tessera::cli {
 namespace {
 
 constexpr size_t kPaceSteps = 20;
-constexpr size_t kOwnersInLine = 3;
-
-std::vector<v1::OwnerBytes> by_size(const v1::MemorySnapshot& memory) {
-  std::vector<v1::OwnerBytes> owners(memory.owners().begin(), memory.owners().end());
-  std::stable_sort(owners.begin(), owners.end(), [](const auto& a, const auto& b) {
-    return a.at_peak_bytes() > b.at_peak_bytes();
-  });
-  return owners;
-}
-
-// "118.2 MiB (optimizer 40.1 MiB, ...)": the peak and its largest owners.
-std::string compact_memory(const v1::MemorySnapshot& memory) {
-  std::vector<std::string> parts;
-  for (const v1::OwnerBytes& owner : by_size(memory)) {
-    if (parts.size() == kOwnersInLine || owner.at_peak_bytes() == 0) break;
-    parts.push_back(absl::StrCat(owner.owner(), " ", format_bytes(owner.at_peak_bytes())));
-  }
-  const std::string peak = format_bytes(memory.peak_bytes());
-  return parts.empty() ? peak : absl::StrCat(peak, " (", absl::StrJoin(parts, ", "), ")");
-}
 
 std::string describe_state(const v1::StateChange& change, int32_t attempt) {
   std::string text = v1::Job::State_Name(change.state());
   if (attempt > 1) absl::StrAppend(&text, " (attempt ", attempt, ")");
   const std::string& why = change.has_failure() ? change.failure().message() : change.reason();
   return why.empty() ? text : absl::StrCat(text, ": ", why);
+}
+
+std::string describe_place(const v1::MemoryCell& cell) {
+  return absl::StrCat(cell.owner(), cell.block().empty() ? "" : " of ", cell.block());
+}
+
+std::string describe_peak(const v1::MemoryPeak& peak) {
+  std::string text = absl::StrFormat("memory peak of the first %d steps: %s, reached in %s by %s",
+                                     peak.step(), format_bytes(peak.peak_bytes()),
+                                     peak.reached().phase(), describe_place(peak.reached()));
+  if (peak.cells_size() == 0) return text;
+  const v1::MemoryCell& largest = peak.cells(0);
+  return absl::StrCat(text, "; the largest part: ", describe_place(largest), ", ",
+                      format_bytes(largest.bytes()));
 }
 
 std::string describe_log(const v1::LogLine& log) {
@@ -91,23 +85,14 @@ std::string Progress::line() const {
 }
 
 std::vector<std::string> Progress::memory_table() const {
+  if (change_.failure().has_out_of_memory()) {
+    return out_of_memory_table(change_.failure().out_of_memory());
+  }
   if (memory_.empty()) return {};
-  const v1::MemorySnapshot& memory =
+  return cli::memory_table(
       std::max_element(memory_.begin(), memory_.end(), [](const auto& a, const auto& b) {
         return a.second.peak_bytes() < b.second.peak_bytes();
-      })->second;
-  std::vector<std::vector<std::string>> rows{
-      {absl::StrCat("memory of rank ", memory.rank()), ">now", ">at peak"}};
-  for (const v1::OwnerBytes& owner : by_size(memory)) {
-    if (owner.current_bytes() == 0 && owner.at_peak_bytes() == 0) continue;
-    rows.push_back({absl::StrCat("  ", owner.owner()), format_bytes(owner.current_bytes()),
-                    format_bytes(owner.at_peak_bytes())});
-  }
-  rows.push_back(
-      {"  total", format_bytes(memory.current_bytes()), format_bytes(memory.peak_bytes())});
-  rows.push_back({"  process (resident)", format_bytes(memory.rss_bytes()),
-                  format_bytes(memory.peak_rss_bytes())});
-  return format_table(std::move(rows));
+      })->second);
 }
 
 std::string describe_event(const v1::Event& event) {
@@ -116,6 +101,8 @@ std::string describe_event(const v1::Event& event) {
       return describe_state(event.state(), event.attempt());
     case v1::Event::kLog:
       return describe_log(event.log());
+    case v1::Event::kMemoryPeak:
+      return event.memory_peak().rank() == 0 ? describe_peak(event.memory_peak()) : "";
     case v1::Event::kCheckpoint:
       return absl::StrFormat("checkpoint of step %d: %s (%s in %.1fs)", event.checkpoint().step(),
                              event.checkpoint().path(), format_bytes(event.checkpoint().bytes()),

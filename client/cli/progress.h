@@ -19,8 +19,8 @@ class Progress {
   // "step 12/200  loss 4.321  ..." of the latest step. Empty before the first.
   std::string line() const;
 
-  // Bytes by owner, now and at the peak, of the rank with the highest peak. Empty without a
-  // snapshot.
+  // Bytes by owner, now and at the peak, of the rank with the highest peak. After a lack of memory:
+  // what was held then. Empty where neither is known.
   std::vector<std::string> memory_table() const;
 
   // The job's state, as far as its events have told.

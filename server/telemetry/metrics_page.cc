@@ -1,37 +1,15 @@
 #include "server/telemetry/metrics_page.h"
 
-#include <utility>
-
 #include <prometheus/text_serializer.h>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "server/jobs/state.h"
+#include "server/telemetry/gauge.h"
+#include "server/telemetry/memory_metrics.h"
 
 namespace tessera::server {
 namespace {
-
-using Labels = std::vector<prometheus::ClientMetric::Label>;
-
-class Gauge {
- public:
-  Gauge(const char* name, const char* help)
-      : family_{name, help, prometheus::MetricType::Gauge, {}} {}
-
-  void set(Labels labels, double value) {
-    prometheus::ClientMetric& metric = family_.metric.emplace_back();
-    metric.label = std::move(labels);
-    metric.gauge.value = value;
-  }
-
-  // A family without a metric is left out.
-  void move_to(std::vector<prometheus::MetricFamily>& families) {
-    if (!family_.metric.empty()) families.push_back(std::move(family_));
-  }
-
- private:
-  prometheus::MetricFamily family_;
-};
 
 std::string label_of(v1::Job::State state) {
   return absl::AsciiStrToLower(std::string(state_name(state)));
@@ -81,8 +59,6 @@ void add_job_metrics(const Overview& overview, std::vector<prometheus::MetricFam
   Gauge rate("tessera_job_learning_rate", "Learning rate of the last step");
   Gauge speed("tessera_job_tokens_per_second", "Tokens per second in the last step");
   Gauge restarts("tessera_job_restarts", "Restarts since the last checkpoint");
-  Gauge memory("tessera_job_memory_bytes", "Tensor bytes now, by rank and owner");
-  Gauge rss("tessera_job_resident_memory_bytes", "Resident set of a rank");
   for (const JobSeries& series : overview.jobs) {
     const Labels labels{{"job", series.job.id()}, {"name", series.job.spec().name()}};
     restarts.set(labels, series.job.restarts());
@@ -95,18 +71,8 @@ void add_job_metrics(const Overview& overview, std::vector<prometheus::MetricFam
       rate.set(labels, last.learning_rate());
       speed.set(labels, last.tokens_per_second());
     }
-    for (const auto& [rank, snapshot] : series.memory) {
-      Labels ranked = labels;
-      ranked.push_back({"rank", absl::StrCat(rank)});
-      rss.set(ranked, static_cast<double>(snapshot.rss_bytes()));
-      for (const v1::OwnerBytes& owner : snapshot.owners()) {
-        Labels owned = ranked;
-        owned.push_back({"owner", owner.owner()});
-        memory.set(owned, static_cast<double>(owner.current_bytes()));
-      }
-    }
   }
-  for (Gauge* gauge : {&step, &total, &loss, &norm, &rate, &speed, &restarts, &memory, &rss}) {
+  for (Gauge* gauge : {&step, &total, &loss, &norm, &rate, &speed, &restarts}) {
     gauge->move_to(families);
   }
 }
@@ -119,6 +85,7 @@ std::string render_metrics(const Overview& overview,
   add_jobs_by_state(overview, families);
   add_nodes(overview, families);
   add_job_metrics(overview, families);
+  add_memory_metrics(overview.jobs, families);
   families.insert(families.end(), others.begin(), others.end());
   return prometheus::TextSerializer().Serialize(families);
 }

@@ -69,14 +69,6 @@ v1::Event log_event(int rank, v1::LogLine::Severity severity, const std::string&
   return event;
 }
 
-TEST(FormatTest, Bytes) {
-  EXPECT_EQ(format_bytes(0), "0 B");
-  EXPECT_EQ(format_bytes(1023), "1023 B");
-  EXPECT_EQ(format_bytes(1024), "1.0 KiB");
-  EXPECT_EQ(format_bytes(1536 * 1024), "1.5 MiB");
-  EXPECT_EQ(format_bytes((int64_t{1} << 30) - 1), "1.0 GiB") << "not 1024.0 MiB";
-}
-
 TEST(FormatTest, Durations) {
   EXPECT_EQ(format_duration(-1), "0s");
   EXPECT_EQ(format_duration(59.4), "59s");
@@ -151,6 +143,63 @@ TEST(ProgressTest, MemoryTableIsThatOfTheLargestRank) {
                                                    "  process (resident)  200.0 MiB  300.0 MiB"));
 }
 
+TEST(ProgressTest, MemoryTableHasTheLimitAndTheHost) {
+  Progress progress;
+  v1::Event event = memory_event(0, 118 * kMiB);
+  v1::MemorySnapshot& memory = *event.mutable_memory();
+  memory.clear_owners();
+  memory.set_device_limit_bytes(512 * kMiB);
+  memory.set_host_current_bytes(7 * kMiB);
+  memory.set_host_peak_bytes(9 * kMiB);
+  memory.add_host_owners()->set_owner("optimizer");
+  memory.mutable_host_owners(0)->set_current_bytes(7 * kMiB);
+  memory.mutable_host_owners(0)->set_at_peak_bytes(9 * kMiB);
+  memory.mutable_device_allocator()->set_allocated_bytes(90 * kMiB);
+  memory.mutable_device_allocator()->set_reserved_bytes(128 * kMiB);
+  memory.mutable_device_allocator()->set_fragmentation(0.125);
+  memory.mutable_device_allocator()->set_num_retries(2);
+  progress.add(event);
+  EXPECT_THAT(progress.memory_table(),
+              ElementsAre("memory of rank 0                   now    at peak",
+                          "  total                       80.0 MiB  118.0 MiB",
+                          "  limit                                 512.0 MiB",
+                          "  in the allocator's blocks   90.0 MiB",
+                          "  reserved by the allocator  128.0 MiB",
+                          "  fragmentation                  12.5%  2 retries",
+                          "  host: optimizer              7.0 MiB    9.0 MiB",
+                          "  host: total                  7.0 MiB    9.0 MiB",
+                          "  process (resident)         200.0 MiB  300.0 MiB"));
+}
+
+TEST(ProgressTest, ALackOfMemoryShowsWhatWasHeld) {
+  Progress progress;
+  progress.add(memory_event(0, 118 * kMiB));
+  v1::Event event = state_event(v1::Job::FAILED, "");
+  v1::OutOfMemory& refusal = *event.mutable_state()->mutable_failure()->mutable_out_of_memory();
+  refusal.set_space("device");
+  refusal.mutable_memory()->set_rank(1);
+  const auto cell = [](v1::MemoryCell& out, const char* owner, const char* block, const char* phase,
+                       int64_t bytes) {
+    out.set_owner(owner);
+    out.set_block(block);
+    out.set_phase(phase);
+    out.set_bytes(bytes);
+  };
+  cell(*refusal.mutable_requested(), "activations", "model.layers.3", "backward", 32 * kMiB);
+  for (int i = 0; i < 14; ++i) {
+    cell(*refusal.add_cells(), "parameters", ("model.layers." + std::to_string(i)).c_str(), "load",
+         (20 - i) * kMiB);
+  }
+  progress.add(event);
+  const std::vector<std::string> table = progress.memory_table();
+  ASSERT_EQ(table.size(), 16u);
+  EXPECT_EQ(table[0], "device memory of rank 1  block            allocated in     bytes");
+  EXPECT_EQ(table[1], "  parameters             model.layers.0   load          20.0 MiB");
+  EXPECT_EQ(table[13], "  the rest                                              15.0 MiB");
+  EXPECT_EQ(table[14], "  refused: activations   model.layers.3   backward      32.0 MiB");
+  EXPECT_THAT(table[15], ::testing::HasSubstr("tessera plan"));
+}
+
 TEST(DescribeEventTest, NamesWhatHappened) {
   EXPECT_EQ(describe_event(state_event(v1::Job::QUEUED, "waits for 2 devices")),
             "QUEUED: waits for 2 devices");
@@ -160,6 +209,19 @@ TEST(DescribeEventTest, NamesWhatHappened) {
   EXPECT_EQ(describe_event(failed), "FAILED (attempt 3): data.train is empty");
   EXPECT_EQ(describe_event(log_event(1, v1::LogLine::OUTPUT, "hello")), "[rank 1] hello");
   EXPECT_EQ(describe_event(log_event(-1, v1::LogLine::WARNING, "slow")), "[service warning] slow");
+  v1::Event peak;
+  peak.mutable_memory_peak()->set_step(2);
+  peak.mutable_memory_peak()->set_peak_bytes(118 * kMiB);
+  peak.mutable_memory_peak()->mutable_reached()->set_owner("activations");
+  peak.mutable_memory_peak()->mutable_reached()->set_block("model.layers.3");
+  peak.mutable_memory_peak()->mutable_reached()->set_phase("backward");
+  peak.mutable_memory_peak()->add_cells()->set_owner("head");
+  peak.mutable_memory_peak()->mutable_cells(0)->set_bytes(kMiB);
+  EXPECT_EQ(describe_event(peak),
+            "memory peak of the first 2 steps: 118.0 MiB, reached in backward by activations of "
+            "model.layers.3; the largest part: head, 1.0 MiB");
+  peak.mutable_memory_peak()->set_rank(1);
+  EXPECT_EQ(describe_event(peak), "") << "one rank's is enough";
   v1::Event saved;
   saved.mutable_checkpoint()->set_step(50);
   saved.mutable_checkpoint()->set_path("/o/checkpoint-50");

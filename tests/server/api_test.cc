@@ -151,14 +151,31 @@ TEST(Api, MetricsPassPromtool) {
   memory.mutable_memory()->set_rss_bytes(1000);
   memory.mutable_memory()->add_owners()->set_owner("parameters");
   memory.mutable_memory()->mutable_owners(0)->set_current_bytes(640);
+  memory.mutable_memory()->mutable_owners(0)->set_at_peak_bytes(320);
+  memory.mutable_memory()->add_host_owners()->set_owner("optimizer");
+  memory.mutable_memory()->mutable_host_owners(0)->set_current_bytes(1280);
+  memory.mutable_memory()->set_device_limit_bytes(4096);
+  memory.mutable_memory()->set_unattributed_at_peak_bytes(3);
+  memory.mutable_memory()->mutable_device_allocator()->set_reserved_bytes(2048);
+  memory.mutable_memory()->mutable_device_allocator()->set_fragmentation(0.25);
   agent.event(run, 0, memory);
   httplib::Client http("127.0.0.1", service.http_port());
   const auto response = http.Get("/metrics");
   ASSERT_TRUE(response);
   const std::string labels = "{job=\"" + job.id() + "\",name=\"demo\"";
   EXPECT_THAT(response->body, HasSubstr("tessera_job_step" + labels + "} 4"));
-  EXPECT_THAT(response->body, HasSubstr("tessera_job_memory_bytes" + labels +
-                                        ",rank=\"0\",owner=\"parameters\"} 640"));
+  const auto memory_is = [&](const char* name, const char* more, const char* value) {
+    EXPECT_THAT(response->body, HasSubstr("tessera_job_" + (name + labels) + ",rank=\"0\"" + more +
+                                          "} " + value + "\n"));
+  };
+  const char* parameters = ",space=\"device\",owner=\"parameters\"";
+  memory_is("memory_bytes", parameters, "640");
+  memory_is("memory_at_peak_bytes", parameters, "320");
+  memory_is("memory_bytes", ",space=\"host\",owner=\"optimizer\"", "1280");
+  memory_is("memory_limit_bytes", "", "4096");
+  memory_is("memory_unattributed_at_peak_bytes", "", "3");
+  memory_is("device_reserved_bytes", "", "2048");
+  memory_is("device_fragmentation_ratio", "", "0.25");
   EXPECT_THAT(response->body, HasSubstr("tessera_jobs{state=\"running\"} 1"));
   EXPECT_THAT(response->body, HasSubstr("tessera_devices{kind=\"cpu\",state=\"held\"} 1"));
   EXPECT_THAT(response->body, HasSubstr("tessera_rpc_requests_total{"));

@@ -1,0 +1,33 @@
+// A family of gauges, for one scrape.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include <prometheus/metric_family.h>
+
+namespace tessera::server {
+
+using Labels = std::vector<prometheus::ClientMetric::Label>;
+
+class Gauge {
+ public:
+  Gauge(const char* name, const char* help)
+      : family_{name, help, prometheus::MetricType::Gauge, {}} {}
+
+  void set(Labels labels, double value) {
+    prometheus::ClientMetric& metric = family_.metric.emplace_back();
+    metric.label = std::move(labels);
+    metric.gauge.value = value;
+  }
+
+  // A family without a metric is left out.
+  void move_to(std::vector<prometheus::MetricFamily>& families) {
+    if (!family_.metric.empty()) families.push_back(std::move(family_));
+  }
+
+ private:
+  prometheus::MetricFamily family_;
+};
+
+}  // namespace tessera::server
