@@ -114,15 +114,8 @@ void check_built(const v1::JobSpec& spec, Violations& out) {
       out.push_back({field, absl::StrCat(field, *what ? " " : "", what, " is not built yet")});
   };
   const v1::Memory& memory = spec.memory();
-  refuse(memory.activation_offloading(), "memory.activation_offloading", "true");
-  refuse(memory.gradient_checkpointing_policy() == "full", "memory.gradient_checkpointing_policy",
-         "full");
-  refuse(memory.gradient_checkpointing_every() > 1, "memory.gradient_checkpointing_every",
-         "above 1");
-  refuse(memory.mlp_tile_tokens() > 0, "memory.mlp_tile_tokens", "above 0");
   refuse(memory.sharding() != "zero3", "memory.sharding", memory.sharding().c_str());
   refuse(memory.reshard_keeps_last() > 0, "memory.reshard_keeps_last", "above 0");
-  refuse(memory.head_chunk_tokens() == 0, "memory.head_chunk_tokens", "0");
   refuse(memory.optimizer_state_dtype() != "float32", "memory.optimizer_state_dtype",
          memory.optimizer_state_dtype().c_str());
   refuse(memory.optimizer_in_backward(), "memory.optimizer_in_backward", "true");

@@ -16,6 +16,8 @@
 #include "worker/kernels/stand_in.h"
 #include "worker/model/attention_dropout.h"
 #include "worker/model/attention_pieces.h"
+#include "worker/model/flash_attention.h"
+#include "worker/model/kept_attention.h"
 
 namespace tessera {
 namespace {
@@ -46,14 +48,18 @@ class MaskOf {
 struct CausalAttention : Function<CausalAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
                             const at::Tensor& v_TKH, std::vector<int64_t> cu_seqlens,
-                            int64_t window) {
-    at::Tensor out_TNH = at::empty_like(q_TNH, q_TNH.options(), at::MemoryFormat::Contiguous);
-    const at::Tensor lse = at::empty({q_TNH.size(0) * q_TNH.size(1)}, q_TNH.options());
-    causal_attention_out(out_TNH, lse, q_TNH, k_TKH, v_TKH, cu_seqlens, window);
-    ctx->save_for_backward({q_TNH, k_TKH, v_TKH, out_TNH, lse});
+                            int64_t window, int64_t kept) {
+    const AttentionOutputs outputs = kept_or_run(kept, [&] {
+      const AttentionOutputs made{
+          at::empty_like(q_TNH, q_TNH.options(), at::MemoryFormat::Contiguous),
+          at::empty({q_TNH.size(0) * q_TNH.size(1)}, q_TNH.options())};
+      causal_attention_out(made.out_TNH, made.lse, q_TNH, k_TKH, v_TKH, cu_seqlens, window);
+      return made;
+    });
+    ctx->save_for_backward({q_TNH, k_TKH, v_TKH, outputs.out_TNH, outputs.lse});
     ctx->saved_data["cu_seqlens"] = std::move(cu_seqlens);
     ctx->saved_data["window"] = window;
-    return out_TNH;
+    return outputs.out_TNH;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -66,7 +72,7 @@ struct CausalAttention : Function<CausalAttention> {
     causal_attention_backward_out(made, grads[0].contiguous(), q, k, v, out, lse,
                                   ctx->saved_data["cu_seqlens"].toIntVector(),
                                   ctx->saved_data["window"].toInt());
-    return {made.q_TNH, made.k_TKH, made.v_TKH, at::Tensor(), at::Tensor()};
+    return {made.q_TNH, made.k_TKH, made.v_TKH, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -76,7 +82,18 @@ struct CausalAttention : Function<CausalAttention> {
 struct FlashAttention : Function<FlashAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
                             const at::Tensor& v_TKH, std::vector<int64_t> cu_seqlens,
-                            int64_t window) {
+                            int64_t window, int64_t kept) {
+    const AttentionOutputs outputs =
+        kept_or_run(kept, [&] { return run(q_TNH, k_TKH, v_TKH, cu_seqlens, window); });
+    ctx->save_for_backward({q_TNH, k_TKH, v_TKH, outputs.out_TNH, outputs.lse});
+    ctx->saved_data["cu_seqlens"] = std::move(cu_seqlens);
+    ctx->saved_data["window"] = window;
+    return outputs.out_TNH;
+  }
+
+  static AttentionOutputs run(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
+                              const at::Tensor& v_TKH, const std::vector<int64_t>& cu_seqlens,
+                              int64_t window) {
     const int64_t num_heads = q_TNH.size(1);
     at::Tensor out_TNH = at::empty_like(q_TNH, q_TNH.options(), at::MemoryFormat::Contiguous);
     at::Tensor lse = at::empty({q_TNH.size(0) * num_heads}, q_TNH.options().dtype(at::kFloat));
@@ -91,10 +108,7 @@ struct FlashAttention : Function<FlashAttention> {
       token_view(out_TNH, piece.query_begin, piece.num_queries).copy_(out);
       lse_view(lse, piece, num_heads).copy_(piece_lse);
     }
-    ctx->save_for_backward({q_TNH, k_TKH, v_TKH, out_TNH, lse});
-    ctx->saved_data["cu_seqlens"] = std::move(cu_seqlens);
-    ctx->saved_data["window"] = window;
-    return out_TNH;
+    return {out_TNH, lse};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -123,7 +137,7 @@ struct FlashAttention : Function<FlashAttention> {
       keys(grad_k).add_(piece_k);  // pieces of one document share keys
       keys(grad_v).add_(piece_v);
     }
-    return {grad_q, grad_k, grad_v, at::Tensor(), at::Tensor()};
+    return {grad_q, grad_k, grad_v, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 
   static at::Tensor lse_view(const at::Tensor& lse, const AttentionPiece& piece,
@@ -133,7 +147,7 @@ struct FlashAttention : Function<FlashAttention> {
   }
 };
 
-// Any other device: ATen picks the kernel, once a piece.
+// Any other device and type: ATen picks the kernel, once a piece. It keeps nothing for a rerun.
 at::Tensor attend_by_dispatch(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
                               const at::Tensor& v_TKH, const Documents& documents, int64_t window) {
   std::vector<at::Tensor> outs;
@@ -157,10 +171,13 @@ at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TKH, const at::Te
                   const Documents& documents, const AttentionOptions& options) {
   if (options.dropout > 0)
     return attend_with_dropout(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options);
+  const auto kept = reinterpret_cast<int64_t>(options.kept);
   if (on_cpu(q_TNH) && q_TNH.scalar_type() == at::kFloat)
-    return CausalAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window);
+    return CausalAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window, kept);
   if (on_cpu(q_TNH))
-    return FlashAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window);
+    return FlashAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window, kept);
+  if (has_flash_attention(q_TNH))
+    return flash_attention(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options);
   return attend_by_dispatch(q_TNH, k_TKH, v_TKH, documents, options.window);
 }
 

@@ -9,10 +9,15 @@
 
 namespace tessera {
 
+struct AttentionOutputs;
+
 struct AttentionOptions {
   int64_t window = 0;    // tokens that one sees, itself the last of them; 0: all before it
   double dropout = 0.0;  // share of the probabilities that is zeroed, the others scaled up
   uint64_t draw = 0;     // names the masks of dropout (worker/model/dropout.h)
+  // Where there is nothing yet, the outputs are put there; else they are taken from there, and
+  // attention is not run (worker/model/kept_attention.h). Null: neither.
+  AttentionOutputs* kept = nullptr;
 };
 
 // q_TNH [T, N, H], k_TKH and v_TKH [T, K, H] with K dividing N: query head n reads key/value head

@@ -12,6 +12,7 @@
 
 #include "worker/model/attention_pieces.h"
 #include "worker/model/dropout.h"
+#include "worker/model/kept_attention.h"
 
 // Shapes beside those of worker/batch.h: B queries and L keys of a piece, G query heads a key/value
 // head, R = G * B.
@@ -83,19 +84,23 @@ class Piece {
 struct DropoutAttention : Function<DropoutAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
                             const at::Tensor& v_TKH, std::vector<int64_t> cu_seqlens,
-                            int64_t window, double share, int64_t draw) {
+                            int64_t window, double share, int64_t draw, int64_t kept) {
     const AttentionOptions options{window, share, static_cast<uint64_t>(draw)};
-    at::Tensor out_TNH = at::empty_like(q_TNH, q_TNH.options(), at::MemoryFormat::Contiguous);
-    for (const AttentionPiece& part : attention_pieces(cu_seqlens, window, kBlock)) {
-      const Piece piece(part, q_TNH, k_TKH, v_TKH, options);
-      piece.put_queries(out_TNH, piece.out());
-    }
+    const AttentionOutputs outputs = kept_or_run(kept, [&] {
+      const AttentionOutputs made{
+          at::empty_like(q_TNH, q_TNH.options(), at::MemoryFormat::Contiguous), {}};
+      for (const AttentionPiece& part : attention_pieces(cu_seqlens, window, kBlock)) {
+        const Piece piece(part, q_TNH, k_TKH, v_TKH, options);
+        piece.put_queries(made.out_TNH, piece.out());
+      }
+      return made;
+    });
     ctx->save_for_backward({q_TNH, k_TKH, v_TKH});
     ctx->saved_data["cu_seqlens"] = std::move(cu_seqlens);
     ctx->saved_data["window"] = window;
     ctx->saved_data["share"] = share;
     ctx->saved_data["draw"] = draw;
-    return out_TNH;
+    return outputs.out_TNH;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -115,7 +120,8 @@ struct DropoutAttention : Function<DropoutAttention> {
       piece.keys(grad_k).add_(gradients.k_KLH);
       piece.keys(grad_v).add_(gradients.v_KLH);
     }
-    return {grad_q, grad_k, grad_v, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    const at::Tensor none;
+    return {grad_q, grad_k, grad_v, none, none, none, none, none};
   }
 };
 
@@ -125,7 +131,8 @@ at::Tensor attend_with_dropout(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
                                const at::Tensor& v_TKH, const std::vector<int64_t>& cu_seqlens,
                                const AttentionOptions& options) {
   return DropoutAttention::apply(q_TNH, k_TKH, v_TKH, cu_seqlens, options.window, options.dropout,
-                                 static_cast<int64_t>(options.draw));
+                                 static_cast<int64_t>(options.draw),
+                                 reinterpret_cast<int64_t>(options.kept));
 }
 
 }  // namespace tessera

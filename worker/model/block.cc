@@ -1,14 +1,15 @@
 #include "worker/model/block.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/embedding.h>
 
 #include "worker/model/attention.h"
 #include "worker/model/dropout.h"
+#include "worker/model/embed.h"
 #include "worker/model/feed_forward.h"
 #include "worker/model/functions.h"
 #include "worker/model/fused_block.h"
 #include "worker/model/linear.h"
+#include "worker/model/tiled.h"
 
 namespace tessera {
 namespace {
@@ -31,8 +32,7 @@ class Embedding : public Layer {
     if (config.tie_word_embeddings) weight_.also_stored_as = {{"lm_head.weight", weight_.shape, 0}};
   }
   at::Tensor forward(const at::Tensor& tokens_T, const Stream& stream) override {
-    return drop(at::embedding(weight_.value, tokens_T, padding_idx_), dropout_, stream, 0,
-                Draw::kEmbedding);
+    return drop(embed(weight_, tokens_T, padding_idx_), dropout_, stream, 0, Draw::kEmbedding);
   }
   std::vector<Parameter*> parameters() override { return {&weight_}; }
 
@@ -58,20 +58,28 @@ class DecoderBlock : public Layer {
         feed_forward_(c.has_experts(index) ? make_experts(c, name) : make_mlp(c, name)) {
     if (std::optional<GatedMlp> mlp = feed_forward_->gated())
       fused_.emplace(self_attention(), &post_norm_, std::move(*mlp));
+    normed_feed_forward_.run = [this](const at::Tensor& x_TD, const Stream& stream) {
+      return feed_forward_->forward(norm(x_TD, post_norm_), stream);
+    };
+    normed_feed_forward_.parameters = {&post_norm_};
+    feed_forward_->list(normed_feed_forward_.parameters);
   }
 
   at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) override {
     const at::Tensor mixed_TD =
         x_TD + dropped(attention(norm(x_TD, input_norm_), stream), stream, Draw::kAttention);
-    const at::Tensor y_TD = feed_forward_->forward(norm(mixed_TD, post_norm_), stream);
+    const at::Tensor y_TD = stream.mlp_tile_tokens > 0
+                                ? run_in_tiles(mixed_TD, normed_feed_forward_, stream)
+                                : normed_feed_forward_.run(mixed_TD, stream);
     return mixed_TD + dropped(y_TD, stream, Draw::kFeedForward);
   }
 
-  std::optional<at::Tensor> lean_forward(const at::Tensor& x_TD, const Stream& stream) override {
+  std::optional<at::Tensor> lean_forward(const at::Tensor& x_TD, const Stream& stream,
+                                         RecomputePolicy policy) override {
     const bool drops =
         stream.training && (config_.attention_dropout > 0 || config_.hidden_dropout > 0);
     if (!fused_ || drops || !can_run_fused(x_TD, parameters())) return {};
-    return fused_block(x_TD, *fused_, stream);
+    return fused_block(x_TD, *fused_, stream, policy);
   }
 
   std::vector<Parameter*> parameters() override {
@@ -102,7 +110,7 @@ class DecoderBlock : public Layer {
     }
     q_TNH = rotate(q_TNH, stream.cos_TH, stream.sin_TH);
     k_TKH = rotate(k_TKH, stream.cos_TH, stream.sin_TH);
-    AttentionOptions options{.window = config_.window(index_)};
+    AttentionOptions options{.window = config_.window(index_), .kept = stream.kept_attention};
     if (stream.training) {
       options.dropout = config_.attention_dropout;
       options.draw =
@@ -131,6 +139,7 @@ class DecoderBlock : public Layer {
   Linear q_, k_, v_, o_;
   Parameter q_norm_, k_norm_, post_norm_;
   std::unique_ptr<FeedForward> feed_forward_;
+  TokenwiseLayer normed_feed_forward_;
   std::optional<FusedBlock> fused_;  // where there is no mixture of experts
 };
 

@@ -28,8 +28,9 @@ struct ForwardOptions {
 
 class DecoderModel {
  public:
-  // Parameters have names and shapes, and no values yet. `head_chunk_tokens`: see fused_head.
-  DecoderModel(const ModelConfig& config, int64_t head_chunk_tokens);
+  // Parameters have names and shapes, and no values yet. `head_chunk_tokens`: see fused_head,
+  // and 0 is fitting_chunk_tokens; `mlp_tile_tokens`: see Stream.
+  DecoderModel(const ModelConfig& config, int64_t head_chunk_tokens, int64_t mlp_tile_tokens = 0);
 
   // The embedding, then the blocks: what forward() runs in order. A pass may wrap any of them.
   std::vector<std::unique_ptr<Layer>>& layers() { return layers_; }
@@ -55,6 +56,7 @@ class DecoderModel {
  private:
   ModelConfig config_;
   int64_t head_chunk_tokens_;
+  int64_t mlp_tile_tokens_;
   std::vector<std::unique_ptr<Layer>> layers_;
   Parameter* embedding_;  // owned by layers_[0]
   Parameter norm_;

@@ -59,7 +59,8 @@ class Experts : public FeedForward {
   }
 
   at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) override {
-    const at::Tensor logits_TE = stream.balance->watch(at::linear(x_TD, router_.value));
+    const at::Tensor logits_TE =
+        stream.balance->watch(at::linear(x_TD, router_.value), stream.first_token);
     auto [weights_TC, chosen_TC] = choose(logits_TE);
     const at::Tensor order_S =
         std::get<1>(at::sort(chosen_TC.flatten(), std::optional<bool>(true), /*dim=*/0));

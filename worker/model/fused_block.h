@@ -19,10 +19,11 @@ struct FusedBlock {
 // trained has a sink for its gradient.
 bool can_run_fused(const at::Tensor& x_TD, const std::vector<Parameter*>& parameters);
 
-// x + attention, + the MLP of that. Keeps x and what heads attended to. Backward makes the rest
-// again, but for attention itself and the last product of the MLP. The results are the plain
-// block's but for the rounding of float32: gradients of weights are summed by parts of the tokens.
-// `block` and `stream` must live until backward is done.
-at::Tensor fused_block(const at::Tensor& x_TD, const FusedBlock& block, const Stream& stream);
+// x + attention, + the MLP of that. Keeps x and, by the policy, what heads attended to. Backward
+// makes the rest again, but for the last product of the MLP. The results are the plain block's but
+// for the rounding of float32: gradients of weights are summed by parts of the tokens. `block` and
+// `stream` must live until backward is done.
+at::Tensor fused_block(const at::Tensor& x_TD, const FusedBlock& block, const Stream& stream,
+                       RecomputePolicy policy);
 
 }  // namespace tessera

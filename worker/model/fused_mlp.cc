@@ -10,12 +10,12 @@ namespace tessera {
 namespace {
 
 // Enough rows for matrix products at full speed, few enough to stay in a cache between them.
-constexpr int64_t kChunkTokens = 1024;
+constexpr int64_t kFastTileTokens = 1024;
 
 // What a chunk of C tokens needs beside its input, used by all chunks in turn.
 struct Buffers {
-  Buffers(const at::Tensor& x_TD, const GatedMlp& mlp)
-      : chunk(std::min(kChunkTokens, x_TD.size(0))),
+  Buffers(const at::Tensor& x_TD, const GatedMlp& mlp, int64_t tile_tokens)
+      : chunk(std::min(tile_tokens > 0 ? tile_tokens : kFastTileTokens, x_TD.size(0))),
         normed_CD(at::empty({chunk, x_TD.size(1)}, x_TD.options())),
         gate_up(at::empty({chunk, mlp.gate_up.width()}, x_TD.options())) {}
 
@@ -41,8 +41,9 @@ struct Chunk {
 
 }  // namespace
 
-void add_mlp_(const at::Tensor& x_TD, const Parameter& norm, double eps, const GatedMlp& mlp) {
-  const Buffers buffers(x_TD, mlp);
+void add_mlp_(const at::Tensor& x_TD, const Parameter& norm, double eps, const GatedMlp& mlp,
+              int64_t tile_tokens) {
+  const Buffers buffers(x_TD, mlp, tile_tokens);
   for (int64_t begin = 0; begin < x_TD.size(0); begin += buffers.chunk) {
     const Chunk c(x_TD, norm, eps, mlp, buffers, begin);
     const at::Tensor& h_CF = c.gate_CF;  // in place
@@ -53,8 +54,8 @@ void add_mlp_(const at::Tensor& x_TD, const Parameter& norm, double eps, const G
 
 void mlp_backward_out(const at::Tensor& grad_x_TD, const at::Tensor& grad_y_TD,
                       const at::Tensor& x_TD, const Parameter& norm, double eps,
-                      const GatedMlp& mlp) {
-  const Buffers buffers(x_TD, mlp);
+                      const GatedMlp& mlp, int64_t tile_tokens) {
+  const Buffers buffers(x_TD, mlp, tile_tokens);
   const at::Tensor grad_h = at::empty({buffers.chunk, mlp.gate_up.width() / 2}, x_TD.options());
   Projection::Backward gate_up(mlp.gate_up), down(mlp.down);
   GradientSum norm_gradient(norm);

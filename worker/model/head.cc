@@ -16,6 +16,7 @@
 #include "worker/batch.h"
 #include "worker/memory/ledger.h"
 #include "worker/model/logits.h"
+#include "worker/model/weight_gradient.h"
 
 namespace tessera {
 namespace {
@@ -42,31 +43,27 @@ struct OutputGradients {
 // Gradients of the hidden states and the weight, a chunk of labelled tokens at a time.
 class HeadGradients {
  public:
-  HeadGradients(const at::Tensor& hidden_TD, const at::Tensor& weight_VD, bool needs_weight)
-      : hidden_(at::zeros_like(hidden_TD)), weight_VD_(weight_VD) {
-    if (!needs_weight) return;
-    // Summed over chunks in float32, whatever the compute dtype.
-    weight_ = at::zeros(weight_VD.sizes(), weight_VD.options().dtype(at::kFloat));
+  HeadGradients(const at::Tensor& hidden_TD, const at::Tensor& weight_VD, bool needs_weight,
+                GradientSink* sink)
+      : hidden_TD_(at::zeros_like(hidden_TD)), weight_VD_(weight_VD) {
+    if (needs_weight || sink != nullptr) weight_gradient_.emplace(weight_VD, sink);
   }
 
-  void add(const at::Tensor& rows_C, const at::Tensor& hidden_CD, const at::Tensor& grad_logits) {
-    hidden_.index_copy_(0, rows_C, at::mm(grad_logits, weight_VD_));
-    if (!weight_.defined()) return;
-    if (weight_VD_.scalar_type() == at::kFloat) {
-      weight_.addmm_(grad_logits.t(), hidden_CD);
-    } else {
-      weight_.add_(at::mm(grad_logits.t(), hidden_CD));
-    }
+  void add(const at::Tensor& rows_C, const at::Tensor& hidden_CD, const at::Tensor& grad_logits,
+           const LogitChunks& chunks) {
+    hidden_TD_.index_copy_(0, rows_C, at::mm(grad_logits, weight_VD_));
+    if (weight_gradient_) weight_gradient_->add(grad_logits, hidden_CD, chunks.scratch());
   }
 
-  at::Tensor hidden() const { return hidden_; }
-  at::Tensor weight() const {
-    return weight_.defined() ? weight_.to(weight_VD_.scalar_type()) : weight_;
+  at::Tensor hidden() const { return hidden_TD_; }
+  // Undefined where none is wanted, or the sink has it.
+  at::Tensor finish_weight() {
+    return weight_gradient_ ? weight_gradient_->finish() : at::Tensor();
   }
 
  private:
-  at::Tensor hidden_;
-  at::Tensor weight_;
+  at::Tensor hidden_TD_;
+  std::optional<WeightGradient> weight_gradient_;
   const at::Tensor& weight_VD_;
 };
 
@@ -79,15 +76,16 @@ struct FusedHead : Function<FusedHead> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden_TD,
                                const at::Tensor& weight_VD, const at::Tensor& labels_T,
                                const at::Tensor& rows_L, int64_t chunk_tokens,
-                               const HeadRequest& request) {
+                               const HeadRequest& request, int64_t sink_pointer, bool is_last_use) {
     const OwnerScope scope(Owner::kHead);
+    auto* sink = reinterpret_cast<GradientSink*>(sink_pointer);
     const at::Tensor labels_L = labels_T.index_select(0, rows_L);
     const int64_t num_labels = rows_L.size(0);
     const LabelStatsOut outputs = make_label_stats(num_labels, hidden_TD.options());
     std::optional<HeadGradients> gradients;
     OutputGradients known;
     if (request.gradient.logprobs_T.defined()) {
-      gradients.emplace(hidden_TD, weight_VD, ctx->needs_input_grad(1));
+      gradients.emplace(hidden_TD, weight_VD, ctx->needs_input_grad(1), sink);
       const OutputGradients known_T{request.gradient.logprobs_T, request.gradient.mean_logprobs_T};
       known = known_T.select(rows_L);
     }
@@ -103,15 +101,17 @@ struct FusedHead : Function<FusedHead> {
       const OutputGradients grads = known.narrow(begin, count);
       if (request.gradient.times_probability) grads.logprobs.mul_(stats.logprob_C.exp());
       gradients->add(rows, hidden_CD,
-                     chunks.gradient(labels, stats, grads.logprobs, grads.mean_logprobs));
+                     chunks.gradient(labels, stats, grads.logprobs, grads.mean_logprobs), chunks);
     }
     if (gradients) {
-      ctx->save_for_backward(
-          {rows_L, known.logprobs, known.mean_logprobs, gradients->hidden(), gradients->weight()});
+      ctx->save_for_backward({rows_L, known.logprobs, known.mean_logprobs, gradients->hidden(),
+                              gradients->finish_weight()});
     } else {
       ctx->save_for_backward({rows_L, hidden_TD, weight_VD, labels_L});
     }
     ctx->saved_data["chunk_tokens"] = chunk_tokens;
+    ctx->saved_data["sink_at_end"] = is_last_use ? sink_pointer : 0;
+    ctx->saved_data["sink"] = sink_pointer;
     ctx->saved_data["gradients_are_made"] = gradients.has_value();
     const at::Tensor none = at::zeros({labels_T.size(0)}, outputs.logprob_C.options());
     const auto all = [&](const at::Tensor& x_L) { return none.index_copy(0, rows_L, x_L); };
@@ -128,17 +128,20 @@ struct FusedHead : Function<FusedHead> {
     const at::Tensor& rows_L = saved[0];
     const OutputGradients grads_T{grads[0], grads.size() > 3 ? grads[3] : at::Tensor()};
     const OutputGradients grads_L = grads_T.select(rows_L);
+    auto* sink = reinterpret_cast<GradientSink*>(ctx->saved_data["sink"].toInt());
+    auto* sink_at_end = reinterpret_cast<GradientSink*>(ctx->saved_data["sink_at_end"].toInt());
     const at::Tensor none;
     if (ctx->saved_data["gradients_are_made"].toBool()) {
       TORCH_CHECK(agrees(grads_L.logprobs, saved[1]) &&
                       (!saved[2].defined() || agrees(grads_L.mean_logprobs, saved[2])),
                   "an objective said another gradient than its loss has");
-      return {saved[3], saved[4], none, none, none, none};
+      if (sink_at_end != nullptr) sink_at_end->done();
+      return {saved[3], saved[4], none, none, none, none, none, none};
     }
     const at::Tensor &hidden_TD = saved[1], &weight_VD = saved[2], &labels_L = saved[3];
     const int64_t chunk_tokens = ctx->saved_data["chunk_tokens"].toInt();
     const int64_t num_labels = rows_L.size(0);
-    HeadGradients gradients(hidden_TD, weight_VD, ctx->needs_input_grad(1));
+    HeadGradients gradients(hidden_TD, weight_VD, ctx->needs_input_grad(1), sink);
     LogitChunks chunks(weight_VD, std::min(chunk_tokens, num_labels));
     for (int64_t begin = 0; begin < num_labels; begin += chunk_tokens) {
       const int64_t count = std::min(chunk_tokens, num_labels - begin);
@@ -147,23 +150,33 @@ struct FusedHead : Function<FusedHead> {
       const LabelStatsOut stats = make_label_stats(count, hidden_TD.options());
       chunks.run(hidden_CD, part(labels_L), stats);
       const OutputGradients grads_C = grads_L.narrow(begin, count);
-      gradients.add(
-          part(rows_L), hidden_CD,
-          chunks.gradient(part(labels_L), stats, grads_C.logprobs, grads_C.mean_logprobs));
+      gradients.add(part(rows_L), hidden_CD,
+                    chunks.gradient(part(labels_L), stats, grads_C.logprobs, grads_C.mean_logprobs),
+                    chunks);
     }
-    return {gradients.hidden(), gradients.weight(), none, none, none, none};
+    const at::Tensor grad_weight_VD = gradients.finish_weight();
+    if (sink_at_end != nullptr) sink_at_end->done();
+    return {gradients.hidden(), grad_weight_VD, none, none, none, none, none, none};
   }
 };
 
 }  // namespace
 
+int64_t fitting_chunk_tokens(int64_t vocab_size) {
+  constexpr int64_t kLogitBytes = int64_t{64} << 20, kMinTokens = 64;
+  return std::max(kMinTokens, kLogitBytes / (vocab_size * static_cast<int64_t>(sizeof(float))));
+}
+
 HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
-                      const HeadLabels& labels, int64_t chunk_tokens, const HeadRequest& request) {
+                      const HeadLabels& labels, int64_t chunk_tokens, const HeadRequest& request,
+                      const HeadWeightSink& weight_sink) {
   HeadRequest wanted = request;
   // Without autograd there is nothing to know.
   if (!c10::GradMode::is_enabled()) wanted.gradient = {};
   const variable_list outputs =
-      FusedHead::apply(hidden_TD, weight_VD, labels.labels_T, labels.rows_L, chunk_tokens, wanted);
+      FusedHead::apply(hidden_TD, weight_sink.sink == nullptr ? weight_VD : weight_VD.detach(),
+                       labels.labels_T, labels.rows_L, chunk_tokens, wanted,
+                       reinterpret_cast<int64_t>(weight_sink.sink), weight_sink.is_last_use);
   return {outputs[0], outputs[1], outputs[2], wanted.mean_logprobs ? outputs[3] : at::Tensor()};
 }
 

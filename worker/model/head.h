@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "worker/model/gradient_sink.h"
+
 namespace tessera {
 
 struct HeadOutput {
@@ -39,14 +41,25 @@ struct HeadRequest {
   KnownGradient gradient;
 };
 
-// hidden_TD and weight_VD in the compute dtype. Softmax and sums are taken in float32. Peak memory:
-// about 2 * chunk_tokens * V float32, plus the gradient of the weight.
+// hidden_TD and weight_VD in the compute dtype. Softmax and sums are taken in float32. Memory
+// beside inputs and outputs: chunk_tokens x V logits (float32; in bfloat16 half of that again), the
+// gradient of the hidden states, and that of the weight where there is no sink for it.
 //
 // With request.gradient, gradients are made in forward, while a chunk's logits are there anyway,
 // and backward runs no matrix product: three instead of four in all. Backward throws when the
-// gradient turns out to be another.
+// gradient turns out to be another. Each forward has one backward.
+//
+// With `weight_sink`, the gradient of the weight is added up there, in float32, and the weight gets
+// none from autograd. `is_last_use`: whether that is then the whole gradient.
+struct HeadWeightSink {
+  GradientSink* sink = nullptr;
+  bool is_last_use = true;
+};
 HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
                       const HeadLabels& labels, int64_t chunk_tokens,
-                      const HeadRequest& request = {});
+                      const HeadRequest& request = {}, const HeadWeightSink& weight_sink = {});
+
+// The chunk whose float32 logits take 64 MiB, but at least 64 tokens.
+int64_t fitting_chunk_tokens(int64_t vocab_size);
 
 }  // namespace tessera

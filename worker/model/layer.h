@@ -14,6 +14,7 @@
 namespace tessera {
 
 class RouterBalance;
+struct AttentionOutputs;
 
 // Where else a checkpoint may hold a weight: elements from `begin` of tensor `name`.
 struct StoredPart {
@@ -45,6 +46,19 @@ struct Stream {
   bool training = false;  // whether there is dropout and noise
   uint64_t draw = 0;      // names the random draws of this forward (worker/model/dropout.h)
   RouterBalance* balance = nullptr;  // where layers of experts count; null where there are none
+  // See AttentionOptions::kept. Of one layer: set by what runs that layer again in backward.
+  AttentionOutputs* kept_attention = nullptr;
+  // Whether it is that run again. What is returned then is not read, but for its graph.
+  bool is_rerun = false;
+  // Tokens that what works on each token alone takes at a time (worker/model/tiled.h). 0: all.
+  int64_t mlp_tile_tokens = 0;
+  int64_t first_token = 0;  // where such a part begins in the stream
+};
+
+// What a layer that is run again in backward keeps beside its input.
+enum class RecomputePolicy {
+  kAttention,  // what its heads attended to, so that attention is not run again
+  kFull,       // nothing
 };
 
 // A step of the stream through the model: [T, D] in, [T, D] out; the embedding takes tokens [T].
@@ -56,7 +70,10 @@ class Layer {
   virtual std::vector<Parameter*> parameters() = 0;
   // forward() that keeps little for backward, which makes most of the rest again: of layers that
   // can do so by themselves for such an input. Nothing where they cannot.
-  virtual std::optional<at::Tensor> lean_forward(const at::Tensor&, const Stream&) { return {}; }
+  virtual std::optional<at::Tensor> lean_forward(const at::Tensor&, const Stream&,
+                                                 RecomputePolicy) {
+    return {};
+  }
 };
 
 // Stands around each use of a group of weights. Between open() and close() they are present;

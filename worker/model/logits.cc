@@ -65,6 +65,11 @@ void LogitChunks::run(const at::Tensor& hidden_CD, const at::Tensor& labels_C,
   label_stats(stats, exps_.narrow(0, 0, labels_C.size(0)), logits_CV, labels_C);
 }
 
+at::Tensor LogitChunks::scratch() const {
+  if (exps_.is_alias_of(logits_)) return {};
+  return exps_.flatten().view(logits_.scalar_type());
+}
+
 at::Tensor LogitChunks::gradient(const at::Tensor& labels_C, const LabelStatsOut& stats,
                                  const at::Tensor& grad_logprob_C,
                                  const at::Tensor& grad_mean_logprob_C) {

@@ -26,6 +26,9 @@ class LogitChunks {
   // mean_logprob_C. Uses up what run() left; good until the next run().
   at::Tensor gradient(const at::Tensor& labels_C, const LabelStatsOut& stats,
                       const at::Tensor& grad_logprob_C, const at::Tensor& grad_mean_logprob_C);
+  // Memory that nobody uses between gradient() and the next run(): contiguous, [n] in the compute
+  // dtype. Undefined in float32.
+  at::Tensor scratch() const;
 
  private:
   const at::Tensor& weight_VD_;

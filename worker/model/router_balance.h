@@ -28,17 +28,19 @@ class RouterBalance {
   void begin(int64_t num_tokens, double weight);
   // Passes a layer's router logits [T, E] on, and counts them while the forward lasts. Where the
   // layer is run again in backward they are not counted a second time. Their gradient gets what the
-  // loss adds to it.
-  at::Tensor watch(const at::Tensor& logits_TE);
+  // loss adds to it. `first_token`: where these tokens begin in the stream.
+  at::Tensor watch(const at::Tensor& logits_TE, int64_t first_token = 0);
   // The forward is over; collective, where the weight is not 0. Returns the loss, without the
   // weight.
   double finish();
 
   // Adds the gradient of weight * loss with respect to logits_TE to `grad_TE`; after finish().
-  at::Tensor with_gradient(const at::Tensor& grad_TE, const at::Tensor& logits_TE) const;
+  at::Tensor with_gradient(const at::Tensor& grad_TE, const at::Tensor& logits_TE,
+                           int64_t first_token) const;
 
  private:
-  void count(const at::Tensor& logits_TE);
+  void count(const at::Tensor& logits_TE, int64_t first_token);
+  int64_t num_counted(const at::Tensor& logits_TE, int64_t first_token) const;
 
   int64_t num_experts_;
   int64_t num_experts_per_token_;

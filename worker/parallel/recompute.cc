@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "worker/model/kept_attention.h"
+
 namespace tessera {
 namespace {
 
@@ -16,23 +18,33 @@ using torch::autograd::variable_list;
 // The parameters are no inputs: the backward within backward adds to their leaves directly.
 struct Recompute : Function<Recompute> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, int64_t layer,
-                            int64_t stream) {
-    ctx->save_for_backward({x});
+                            int64_t stream_pointer, bool keeps_attention) {
+    const auto& stream = *reinterpret_cast<const Stream*>(stream_pointer);
+    AttentionOutputs kept;
+    Stream own = stream;
+    if (keeps_attention) own.kept_attention = &kept;
+    at::Tensor y = reinterpret_cast<Layer*>(layer)->forward(x, own);
+    ctx->save_for_backward({x, kept.out_TNH, kept.lse});
     ctx->saved_data["layer"] = layer;
-    ctx->saved_data["stream"] = stream;
-    return reinterpret_cast<Layer*>(layer)->forward(x, *reinterpret_cast<const Stream*>(stream));
+    ctx->saved_data["stream"] = stream_pointer;
+    return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto* layer = reinterpret_cast<Layer*>(ctx->saved_data["layer"].toInt());
-    const auto* stream = reinterpret_cast<const Stream*>(ctx->saved_data["stream"].toInt());
-    at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_(true);
+    const auto& stream = *reinterpret_cast<const Stream*>(ctx->saved_data["stream"].toInt());
+    const auto saved = ctx->get_saved_variables();
+    at::Tensor x = saved[0].detach().requires_grad_(true);
+    AttentionOutputs kept{saved[1], saved[2]};
+    Stream own = stream;
+    own.is_rerun = true;
+    if (kept.out_TNH.defined()) own.kept_attention = &kept;
     {
       const c10::AutoGradMode with_grad(true);
-      const at::Tensor y = layer->forward(x, *stream);
+      const at::Tensor y = layer->forward(x, own);
       torch::autograd::backward({y}, {grads[0]});
     }
-    return {x.grad(), at::Tensor(), at::Tensor()};
+    return {x.grad(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -46,9 +58,10 @@ at::Tensor RecomputedLayer::forward(const at::Tensor& x, const Stream& stream) {
       std::ranges::any_of(inner_->parameters(), &Parameter::trainable)) {
     input = x.detach().requires_grad_(true);
   }
-  if (std::optional<at::Tensor> y = inner_->lean_forward(input, stream)) return *y;
+  if (std::optional<at::Tensor> y = inner_->lean_forward(input, stream, policy_)) return *y;
   return Recompute::apply(input, reinterpret_cast<int64_t>(inner_.get()),
-                          reinterpret_cast<int64_t>(&stream));
+                          reinterpret_cast<int64_t>(&stream),
+                          /*keeps_attention=*/policy_ == RecomputePolicy::kAttention);
 }
 
 }  // namespace tessera

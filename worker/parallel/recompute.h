@@ -1,4 +1,4 @@
-// Gradient checkpointing: keep a layer's input only, and run the layer again in backward.
+// Gradient checkpointing: keep little of a layer in forward, and run it again in backward.
 #pragma once
 
 #include <memory>
@@ -7,16 +7,19 @@
 
 namespace tessera {
 
-// The wrapped layer must be deterministic. The Stream given to forward must live until backward is
-// done. A layer that can do so by itself does, at less cost (Layer::lean_forward).
+// Keeps the layer's input, and by the policy what its heads attended to. The wrapped layer must be
+// deterministic. The Stream given to forward must live until backward is done. A layer that can do
+// so by itself does, at less cost (Layer::lean_forward).
 class RecomputedLayer : public Layer {
  public:
-  explicit RecomputedLayer(std::unique_ptr<Layer> inner) : inner_(std::move(inner)) {}
+  RecomputedLayer(std::unique_ptr<Layer> inner, RecomputePolicy policy)
+      : inner_(std::move(inner)), policy_(policy) {}
   at::Tensor forward(const at::Tensor& x, const Stream& stream) override;
   std::vector<Parameter*> parameters() override { return inner_->parameters(); }
 
  private:
   std::unique_ptr<Layer> inner_;
+  RecomputePolicy policy_;
 };
 
 }  // namespace tessera

@@ -53,7 +53,9 @@ struct ShardedUnit::LeafSink : GradientSink {
   LeafSink(ShardedUnit* unit, size_t index) : unit(unit), index(index) {}
   Place place() override {
     unit->expect_gradients();
-    return {unit->gradient_of(index), /*begun=*/unit->group_.size() == 1};
+    const bool begun = unit->group_.size() == 1 || unit->written_[index];
+    unit->written_[index] = true;
+    return {unit->gradient_of(index), begun};
   }
   void done() override { unit->count_arrival(index); }
   ShardedUnit* unit;
@@ -68,6 +70,7 @@ ShardedUnit::ShardedUnit(std::string name, std::vector<Parameter*> parameters, C
       options_(options) {
   layout_ = layout_of(std::move(name), parameters_, group_.size());
   arrived_.resize(parameters_.size());
+  written_.resize(parameters_.size());
   for (const Parameter* parameter : parameters_) {
     TORCH_CHECK(parameter->trainable == trainable(), parameter->name, " is in the wrong unit, ",
                 layout_.name);
@@ -174,7 +177,7 @@ void ShardedUnit::take_gradient(size_t index) {
   const NoGrad no_grad(false);
   expect_gradients();
   at::Tensor& grad = parameters_[index]->value.mutable_grad();
-  if (group_.size() == 1) {
+  if (group_.size() == 1 || written_[index]) {
     gradient_of(index).add_(grad);
   } else {
     gradient_of(index).copy_(grad);
@@ -209,6 +212,7 @@ void ShardedUnit::reduce_gradients() {
     flat_gradient_.reset();
   }
   arrived_.assign(parameters_.size(), false);
+  written_.assign(parameters_.size(), false);
   num_arrived_ = 0;
 }
 

@@ -104,6 +104,7 @@ class ShardedUnit {
   std::unique_ptr<Work> gathering_;
   bool full_ = false;
   std::vector<bool> arrived_;
+  std::vector<bool> written_;  // by a sink, to which more may be added
   size_t num_arrived_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include "worker/memory/ledger.h"
 #include "worker/model/neftune.h"
 #include "worker/model/stored_weights.h"
+#include "worker/parallel/offloaded_layer.h"
 #include "worker/parallel/recompute.h"
 #include "worker/trainer/model_options.h"
 
@@ -42,10 +43,37 @@ void noise_pass(const v1::JobSpec& spec, DecoderModel& model) {
 
 // Blocks only: the embedding has nothing to recompute.
 void recompute_pass(const v1::JobSpec& spec, DecoderModel& model) {
-  if (!spec.memory().gradient_checkpointing()) return;
+  const v1::Memory& memory = spec.memory();
+  if (!memory.gradient_checkpointing()) return;
+  const RecomputePolicy policy = memory.gradient_checkpointing_policy() == "full"
+                                     ? RecomputePolicy::kFull
+                                     : RecomputePolicy::kAttention;
   auto& layers = model.layers();
+  const auto step = static_cast<size_t>(memory.gradient_checkpointing_every());
+  for (size_t i = 1; i < layers.size(); i += step) {
+    layers[i] = std::make_unique<RecomputedLayer>(std::move(layers[i]), policy);
+  }
+}
+
+// Blocks only: backward begins with the head, and nothing of it could stay away for a while.
+void offload_pass(const v1::JobSpec& spec, at::Device device, TrainableModel& out) {
+  const v1::Memory& memory = spec.memory();
+  if (!memory.activation_offloading()) return;
+  const bool to_disk = memory.activation_offloading_target() == "disk";
+  OffloadOptions options;
+  options.device = device;
+  options.overlaps = !to_disk && spec.resources().device() == "cuda";
+  if (to_disk) {
+    options.disk_directory = memory.has_activation_offloading_dir()
+                                 ? memory.activation_offloading_dir()
+                                 : spec.training().output_dir();
+  }
+  options.min_bytes = memory.activation_offloading_min_bytes();
+  options.max_bytes = memory.activation_offloading_max_bytes();
+  out.offload = std::make_unique<ActivationOffload>(options);
+  auto& layers = out.model->layers();
   for (size_t i = 1; i < layers.size(); ++i) {
-    layers[i] = std::make_unique<RecomputedLayer>(std::move(layers[i]));
+    layers[i] = std::make_unique<OffloadedLayer>(std::move(layers[i]), *out.offload);
   }
 }
 
@@ -158,7 +186,8 @@ void refuse_combinations(const v1::JobSpec& spec) {
 std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config) {
   refuse_combinations(spec);
   auto model =
-      std::make_unique<DecoderModel>(model_of_job(spec, config), spec.memory().head_chunk_tokens());
+      std::make_unique<DecoderModel>(model_of_job(spec, config), spec.memory().head_chunk_tokens(),
+                                     spec.memory().mlp_tile_tokens());
   noise_pass(spec, *model);
   recompute_pass(spec, *model);
   return model;
@@ -170,6 +199,7 @@ TrainableModel shard_model(const v1::JobSpec& spec, std::unique_ptr<DecoderModel
   out.reductions = std::make_unique<ReductionQueue>();
   out.model = std::move(model);
   out.model->set_router_sum([&group](at::Tensor& sums) { group.all_reduce_sum(sums); });
+  offload_pass(spec, device, out);
   make_gates(spec, make_units(spec, group, device, out), out);
   return out;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/v1/job.pb.h"
+#include "worker/memory/offload.h"
 #include "worker/model/decoder.h"
 #include "worker/model/safetensors.h"
 #include "worker/parallel/collectives.h"
@@ -17,6 +18,7 @@ namespace tessera {
 // A model with everything around it that the spec asks for. Movable only before training.
 struct TrainableModel {
   // Destroyed in reverse order: the model before the gates it refers to, the units last but one.
+  std::unique_ptr<ActivationOffload> offload;  // null where activations stay on the device
   std::unique_ptr<ReductionQueue> reductions;
   std::vector<std::unique_ptr<ShardedUnit>> units;
   std::vector<std::unique_ptr<ShardGate>> gates;  // in the order of forward
@@ -33,8 +35,8 @@ void refuse_combinations(const v1::JobSpec& spec);
 
 // build -> noise -> recompute. Parameters have no values yet. Requires a validated spec.
 std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config);
-// The pass after these, which reads Parameter::trainable. The parameters are allocated (this rank's
-// shards only) and not loaded. `group` must outlive the result.
+// The passes after these, offload -> shard; the last reads Parameter::trainable. The parameters are
+// allocated (this rank's shards only) and not loaded. `group` must outlive the result.
 TrainableModel shard_model(const v1::JobSpec& spec, std::unique_ptr<DecoderModel> model,
                            Collectives& group, at::Device device);
 // All of them.

@@ -36,10 +36,10 @@ LabelSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) 
     const Batch batch = to_device(microbatches.batch(i), parts_.device);
     on_phase_(Phase::kForward);
     const MicrobatchOfStep place{microbatches.step, i, microbatches.size(), parts_.ranks.rank()};
-    const at::Tensor hidden_TD =
-        model.forward(batch, training_forward(parts_.spec, model.config(), place));
+    // Nothing holds the hidden states but what backward needs.
     const HeadOutput head =
-        model.head(hidden_TD, batch, parts_.objective.head_request(batch, normalizer));
+        model.head(model.forward(batch, training_forward(parts_.spec, model.config(), place)),
+                   batch, parts_.objective.head_request(batch, normalizer));
     const at::Tensor loss_sum = parts_.objective.loss_sum(head, batch);
     on_phase_(Phase::kBackward);
     torch::autograd::backward({loss_sum / normalizer}, {});

@@ -10,10 +10,13 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tril.h>
 #include <ATen/ops/triu.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+
+#include "worker/model/kept_attention.h"
 
 namespace tessera {
 namespace {
@@ -142,6 +145,34 @@ TEST(AttentionDropout, OneDrawGivesOneMaskAndAnotherAnother) {
   EXPECT_FALSE(at::equal(with(1), with(2)));
   const at::Tensor out = with(1);
   EXPECT_FALSE(at::equal(out.narrow(0, 0, 20), out.narrow(0, 20, 20)));
+}
+
+// As a layer that is run again in backward has it: the second run takes what the first one made.
+TEST(AttentionOutputsKept, AreNotMadeAgain) {
+  const Documents documents = documents_of({9, 4});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const double dropout : {0.0, 0.5}) {
+      const auto draw = [&](int64_t heads) { return at::randn({13, heads, 8}).to(dtype); };
+      const at::Tensor q = draw(4), k = draw(2), v = draw(2), upstream = draw(4);
+      const auto gradients = [&](AttentionOutputs* kept) {
+        std::vector<at::Tensor> leaves;
+        for (const at::Tensor& x : {q, k, v}) leaves.push_back(x.clone().requires_grad_(true));
+        const at::Tensor out = attend(leaves[0], leaves[1], leaves[2], documents,
+                                      {.dropout = dropout, .draw = 7, .kept = kept});
+        torch::autograd::backward({out}, {upstream});
+        return at::cat({leaves[0].grad(), leaves[1].grad(), leaves[2].grad()}, 1);
+      };
+      AttentionOutputs kept;
+      const at::Tensor plain = gradients(nullptr);
+      EXPECT_TRUE(gradients(&kept).equal(plain));
+      ASSERT_TRUE(kept.out_TNH.defined());
+      EXPECT_TRUE(gradients(&kept).equal(plain));
+      kept.out_TNH.fill_(7);
+      const c10::AutoGradMode no_grad(false);
+      const AttentionOptions options{.dropout = dropout, .draw = 7, .kept = &kept};
+      EXPECT_TRUE(attend(q, k, v, documents, options).eq(7).all().item<bool>());
+    }
+  }
 }
 
 TEST(AttentionIsolation, ADocumentDoesNotFeelItsNeighbours) {

@@ -21,7 +21,10 @@ struct Case {
   ModelConfig config;
   bool begun = false;         // whether the sinks hold something already
   bool side_by_side = false;  // whether weights adjoin in memory, as a sharder lays them out
+  RecomputePolicy policy = RecomputePolicy::kAttention;
 };
+
+constexpr RecomputePolicy kAttention = RecomputePolicy::kAttention;
 
 ModelConfig config_of(int64_t heads, int64_t kv_heads, int64_t head_dim) {
   ModelConfig config;
@@ -61,7 +64,8 @@ std::vector<Case> cases() {
           {"SideBySide", {12, 20}, plain, false, true},
           {"SideBySideAddsToWhatIsThere", {12, 20}, with_qk_norm(plain), true, true},
           // More than one part of both halves.
-          {"ManyTokens", {700, 600, 1, 1100, 300}, all, false, true}};
+          {"ManyTokens", {700, 600, 1, 1100, 300}, all, false, true},
+          {"KeepsItsInputOnly", {40, 3}, all, true, true, RecomputePolicy::kFull}};
 }
 
 class Sink : public GradientSink {
@@ -131,7 +135,7 @@ TEST_P(FusedBlockTest, EqualsThePlainBlockForwardAndBackward) {
   torch::autograd::backward({plain_y}, {upstream});
 
   const at::Tensor x = x_.clone().requires_grad_(true);
-  const std::optional<at::Tensor> y = block_->lean_forward(x, stream_);
+  const std::optional<at::Tensor> y = block_->lean_forward(x, stream_, GetParam().policy);
   ASSERT_TRUE(y.has_value());
   const at::Tensor upstream_before = upstream.clone();
   torch::autograd::backward({*y}, {upstream});
@@ -149,9 +153,9 @@ TEST_P(FusedBlockTest, EqualsThePlainBlockForwardAndBackward) {
 
 TEST_P(FusedBlockTest, RunsWithoutAutogradToTheSameValues) {
   const std::optional<at::Tensor> trained =
-      block_->lean_forward(x_.clone().requires_grad_(true), stream_);
+      block_->lean_forward(x_.clone().requires_grad_(true), stream_, kAttention);
   const c10::AutoGradMode no_grad(false);
-  EXPECT_TRUE(trained->equal(*block_->lean_forward(x_, stream_)));
+  EXPECT_TRUE(trained->equal(*block_->lean_forward(x_, stream_, kAttention)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, FusedBlockTest, testing::ValuesIn(cases()),
@@ -172,7 +176,7 @@ TEST(FusedBlock, LeavesWhatItCannotDoToAutograd) {
       sinks.push_back(std::make_unique<Sink>(at::zeros_like(p->value), false));
       p->gradient_sink = sinks.back().get();
     }
-    return block->lean_forward(x.to(dtype), stream).has_value();
+    return block->lean_forward(x.to(dtype), stream, kAttention).has_value();
   };
   EXPECT_TRUE(runs(at::kFloat, true));
   EXPECT_FALSE(runs(at::kFloat, false));

@@ -110,6 +110,67 @@ TEST(FusedHeadEdge, RefusesAGradientOtherThanTheOneItWasTold) {
   EXPECT_THROW(torch::autograd::backward({both.logprobs_T.sum() * -0.5}, {}), c10::Error);
 }
 
+class Sink : public GradientSink {
+ public:
+  Sink(at::Tensor sum, bool begun) : sum(std::move(sum)), begun(begun) {}
+  Place place() override { return {sum, begun}; }
+  void done() override { ++num_done; }
+
+  at::Tensor sum;
+  bool begun;
+  int num_done = 0;
+};
+
+// In float32 the sink's memory takes the sum itself; in bfloat16 a sum in float32 is rounded once.
+TEST_P(FusedHead, PutsTheGradientOfTheWeightInItsSink) {
+  const at::Tensor labels = at::randint(0, 41, {23}, at::kLong), upstream = at::randn({23});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor hidden = at::randn({23, 8}).to(dtype), weight = at::randn({41, 8}).to(dtype);
+    const at::Tensor plain =
+        run(hidden.to(at::kFloat), weight.to(at::kFloat), labels, {upstream, {}}, /*chunk=*/0)
+            .grad_weight;
+    for (const at::ScalarType sink_dtype : {at::kFloat, dtype}) {
+      for (const bool begun : {false, true}) {
+        for (const bool is_known : {false, true}) {
+          Sink sink(at::full({41, 8}, begun ? 0.5 : NAN, sink_dtype), begun);
+          const at::Tensor h = hidden.clone().requires_grad_(true);
+          const at::Tensor w = weight.clone().requires_grad_(true);
+          const HeadRequest request{.gradient = {is_known ? upstream : at::Tensor()}};
+          const HeadOutput out = fused_head(h, w, labelled(labels), GetParam(), request, {&sink});
+          EXPECT_EQ(sink.num_done, 0);
+          torch::autograd::backward({(out.logprobs_T * upstream).sum()}, {});
+          EXPECT_EQ(sink.num_done, 1);
+          EXPECT_FALSE(w.grad().defined());
+          EXPECT_TRUE(h.grad().defined());
+          const double tolerance = dtype == at::kFloat ? 1e-5 : 0.03;
+          const at::Tensor error = sink.sum.to(at::kFloat) - (begun ? 0.5 : 0.0) - plain;
+          EXPECT_LT(error.abs().max().item<double>(),
+                    tolerance * (1 + plain.abs().max().item<double>()));
+        }
+      }
+    }
+  }
+}
+
+TEST(FusedHeadEdge, ChoosesTheChunkByTheVocabulary) {
+  EXPECT_EQ(fitting_chunk_tokens(32'000), 524);
+  EXPECT_EQ(fitting_chunk_tokens(151'936), 110);
+  EXPECT_EQ(fitting_chunk_tokens(1 << 20), 64);
+}
+
+// A chunk that leaves no room for a row of the gradient: 2 * 3 values of bfloat16, and rows of 16.
+TEST(FusedHeadEdge, WorksWithAVocabularySmallerThanItsWidth) {
+  const at::Tensor h = at::randn({5, 16}).to(at::kBFloat16).requires_grad_(true);
+  const at::Tensor w = at::randn({3, 16}).to(at::kBFloat16).requires_grad_(true);
+  const at::Tensor labels = at::randint(0, 3, {5}, at::kLong), upstream = at::randn({5});
+  const HeadOutput out = fused_head(h, w, labelled(labels), /*chunk_tokens=*/1);
+  torch::autograd::backward({(out.logprobs_T * upstream).sum()}, {});
+  const at::Tensor plain =
+      run(h.detach().to(at::kFloat), w.detach().to(at::kFloat), labels, {upstream, {}}, 0)
+          .grad_weight;
+  EXPECT_TRUE(at::allclose(w.grad().to(at::kFloat), plain, 0.05, 0.05));
+}
+
 INSTANTIATE_TEST_SUITE_P(Chunks, FusedHead, testing::Values(1, 4, 19, 512));
 
 TEST(FusedHeadEdge, NoLabelsGiveZerosAndZeroGradients) {

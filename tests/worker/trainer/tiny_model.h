@@ -43,9 +43,10 @@ inline void fill_weights(TrainableModel& trainable, int rank) {
   }
 }
 
-inline Batch make_batch(int seed) {
+// Documents of these lengths, {} of ones that depend on the seed.
+inline Batch make_batch(int seed, std::vector<int64_t> lengths = {}) {
   Batch batch;
-  const std::vector<int64_t> lengths{5 + seed, 3, 7};
+  if (lengths.empty()) lengths = {5 + seed, 3, 7};
   batch.documents.cu_seqlens = {0};
   std::vector<at::Tensor> positions;
   for (const int64_t length : lengths) {
@@ -57,6 +58,7 @@ inline Batch make_batch(int seed) {
   batch.tokens_T = (at::arange(tokens, at::kLong) * 11 + seed) % 37;
   batch.labels_T = (batch.tokens_T * 5 + 1) % 37;
   batch.label_rows_L = at::arange(tokens, at::kLong);
+  batch.num_tokens = batch.num_labels = tokens;
   return batch;
 }
 
