@@ -114,15 +114,6 @@ void check_built(const v1::JobSpec& spec, Violations& out) {
       out.push_back({field, absl::StrCat(field, *what ? " " : "", what, " is not built yet")});
   };
   const v1::Memory& memory = spec.memory();
-  refuse(memory.sharding() != "zero3", "memory.sharding", memory.sharding().c_str());
-  refuse(memory.reshard_keeps_last() > 0, "memory.reshard_keeps_last", "above 0");
-  refuse(memory.optimizer_state_dtype() != "float32", "memory.optimizer_state_dtype",
-         memory.optimizer_state_dtype().c_str());
-  refuse(memory.optimizer_in_backward(), "memory.optimizer_in_backward", "true");
-  refuse(memory.offload_optimizer_device() != "none", "memory.offload_optimizer_device",
-         memory.offload_optimizer_device().c_str());
-  refuse(memory.offload_param_device() != "none", "memory.offload_param_device",
-         memory.offload_param_device().c_str());
   refuse(memory.auto_(), "memory.auto", "true");
   refuse(memory.on_oom() == "replan", "memory.on_oom", "replan");
   refuse(spec.has_peft(), "peft", "");

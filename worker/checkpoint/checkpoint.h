@@ -21,6 +21,9 @@ struct FlatShard {
   std::string name;
   at::Tensor data;    // 1-D, CPU or device, [shard_numel]
   int64_t numel = 0;  // of the whole vector without the padding at its end
+  // Where `data` begins in it, of a vector whose shards are not of one size; then it has no
+  // padding. Else shard `rank` begins at rank * shard_numel.
+  std::optional<int64_t> begin = {};
 };
 
 // The directory of the checkpoint of a step.

@@ -48,11 +48,9 @@ CheckpointReader::CheckpointReader(fs::path checkpoint, std::string field)
 
 void CheckpointReader::check_complete() {
   for (const auto& [name, numel] : state_.vectors()) {
-    const int64_t shard = shard_numel(0, name);
-    for (int rank = 0; rank < state_.world_size(); ++rank) {
-      if (shard_numel(rank, name) != shard || numel > shard * state_.world_size() || numel < 0)
-        fail("the shards of " + name + " do not fit together");
-    }
+    int64_t there = 0;
+    for (int rank = 0; rank < state_.world_size(); ++rank) there += shard_numel(rank, name);
+    if (numel > there || numel < 0) fail("the shards of " + name + " do not fit together");
   }
 }
 
@@ -79,9 +77,26 @@ void CheckpointReader::read(const std::string& name, int64_t begin, at::Tensor o
   }
 }
 
+void CheckpointReader::read_uneven(const std::string& name, int64_t begin, const at::Tensor& out) {
+  const int64_t end = begin + out.numel();
+  int64_t first = 0;  // of the rank's shard
+  for (int rank = 0; rank < state_.world_size() && first < end; ++rank) {
+    const int64_t last = first + shard_numel(rank, name);
+    const int64_t from = std::max(begin, first), to = std::min(end, last);
+    if (from < to)
+      read_tensor(file_of(rank), name, from - first, out.narrow(0, from - begin, to - from));
+    first = last;
+  }
+  if (first < end) fail("the shards of " + name + " do not fit together");
+}
+
 void CheckpointReader::load(const std::vector<FlatShard>& shards, int rank) {
   for (const FlatShard& shard : shards) {
     check_vector(shard.name, shard.numel);
+    if (shard.begin) {
+      read_uneven(shard.name, *shard.begin, shard.data);
+      continue;
+    }
     const int64_t begin = std::min(rank * shard.data.numel(), shard.numel);
     const int64_t used = std::min(shard.data.numel(), shard.numel - begin);
     if (used > 0) read(shard.name, begin, shard.data.narrow(0, 0, used));

@@ -38,6 +38,7 @@ class CheckpointReader {
   void load(const std::vector<FlatShard>& shards, int rank);
 
  private:
+  void read_uneven(const std::string& name, int64_t begin, const at::Tensor& out);
   const SafetensorsFile& file_of(int rank);
   int64_t shard_numel(int rank, const std::string& name);
   [[noreturn]] void fail(const std::string& problem) const;

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "worker/kernels/dynamic_map.h"
+
 namespace tessera {
 
 // bfloat16 in memory.
@@ -47,6 +49,16 @@ struct AdamWStep {
   float epsilon;
 };
 
+// Values that share a scale in 8-bit optimizer states.
+inline constexpr int64_t kAdamWBlock = 256;
+
+// 8-bit values from the beginning of a block on: map->values[codes[i]] * scales[i / kAdamWBlock].
+struct QuantizedRun {
+  const DynamicMap* map;
+  uint8_t* codes;
+  float* scales;
+};
+
 // What there is for float and for bfloat16 values.
 template <typename T>
 struct CpuTypedKernels {
@@ -82,6 +94,12 @@ struct CpuKernels {
   // One update of `count` weights. The gradients are scaled on the way and stay as they are.
   void (*adamw)(float* weights, float* exp_avgs, float* exp_avg_sqs, const float* gradients,
                 const AdamWStep& step, int64_t count);
+  // With states in bfloat16: they are rounded up or down at random, by `draw` + i for element i.
+  void (*adamw_bfloat)(float* weights, Bfloat* exp_avgs, Bfloat* exp_avg_sqs,
+                       const float* gradients, const AdamWStep& step, uint32_t draw, int64_t count);
+  // With states in 8 bits, each block of which is quantized anew.
+  void (*adamw_int8)(float* weights, QuantizedRun exp_avgs, QuantizedRun exp_avg_sqs,
+                     const float* gradients, const AdamWStep& step, int64_t count);
 
   // Attention scores of one query for `width` keys, of which it sees [first, last).
   // Leaves exp(score - largest) where it sees, 0 elsewhere.

@@ -223,19 +223,4 @@ void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
   });
 }
 
-void adamw_(const at::Tensor& weights, const at::Tensor& exp_avgs, const at::Tensor& exp_avg_sqs,
-            const at::Tensor& gradients, const AdamWStep& step) {
-  if (weights.is_meta()) {
-    return count_kernel(
-        0, {weights, weights, exp_avgs, exp_avgs, exp_avg_sqs, exp_avg_sqs, gradients});
-  }
-  auto *weight = weights.data_ptr<float>(), *exp_avg = exp_avgs.data_ptr<float>(),
-       *exp_avg_sq = exp_avg_sqs.data_ptr<float>();
-  const auto* gradient = gradients.const_data_ptr<float>();
-  at::parallel_for(0, weights.numel(), kGrainValues, [&](int64_t begin, int64_t end) {
-    cpu_kernels().adamw(weight + begin, exp_avg + begin, exp_avg_sq + begin, gradient + begin, step,
-                        end - begin);
-  });
-}
-
 }  // namespace tessera

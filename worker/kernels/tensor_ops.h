@@ -49,9 +49,4 @@ void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
                         const at::Tensor& sum_of_exps_C, const at::Tensor& labels_C,
                         const at::Tensor& grad_logprob_C, const at::Tensor& grad_mean_logprob_C);
 
-// One AdamW update of contiguous float32 vectors of one length. The gradients are scaled on the
-// way, and stay as they are.
-void adamw_(const at::Tensor& weights, const at::Tensor& exp_avgs, const at::Tensor& exp_avg_sqs,
-            const at::Tensor& gradients, const AdamWStep& step);
-
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// RoPE, SwiGLU and AdamW. See cpu_kernels.h.
+// RoPE and SwiGLU. See cpu_kernels.h.
 #pragma once
 
 #include "worker/kernels/vec.h"
@@ -55,26 +55,6 @@ void swiglu_backward(Rows<T> grad_gate, Rows<T> grad_up, Rows<T> h, Rows<const T
       if (again != nullptr) V::put(again + i, V::template round_to<T>(silu) * u, count);
     });
   }
-}
-
-// Each product is added to one thing only: a compiler has one way to fuse them, and a weight's
-// update does not depend on whether it stands in a whole vector.
-template <int kLanes>
-void adamw(float* weights, float* exp_avgs, float* exp_avg_sqs, const float* gradients,
-           const AdamWStep& step, int64_t count) {
-  using V = Vec<kLanes>;
-  V::each(count, [&](int64_t i, int64_t part) {
-    const auto grad = V::get(gradients + i, part) * step.gradient_scale;
-    auto exp_avg = V::get(exp_avgs + i, part);
-    exp_avg = exp_avg + step.keep1 * (grad - exp_avg);
-    auto exp_avg_sq = V::get(exp_avg_sqs + i, part);
-    exp_avg_sq = exp_avg_sq + step.keep2 * (grad * grad - exp_avg_sq);
-    const auto root = V::sqrt(exp_avg_sq) / step.root_correction + step.epsilon;
-    const auto weight = V::get(weights + i, part);
-    V::put(weights + i, weight * step.decay - (step.step_size * exp_avg) / root, part);
-    V::put(exp_avgs + i, exp_avg, part);
-    V::put(exp_avg_sqs + i, exp_avg_sq, part);
-  });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The table of one instruction set. A source file that includes this is compiled with its flags.
 #pragma once
 
+#include "worker/kernels/vec_adamw.h"
 #include "worker/kernels/vec_attention.h"
 #include "worker/kernels/vec_norm.h"
 #include "worker/kernels/vec_pointwise.h"
@@ -22,6 +23,8 @@ constexpr CpuKernels make_kernels(const char* name) {
           typed_kernels<kLanes, float>(),
           typed_kernels<kLanes, Bfloat>(),
           adamw<kLanes>,
+          adamw_bfloat<kLanes>,
+          adamw_int8<kLanes>,
           softmax<kLanes>,
           probabilities<kLanes>,
           score_gradient<kLanes>,

@@ -1,101 +1,114 @@
 #include "worker/optim/adamw.h"
 
-#include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
-#include <cmath>
+#include <algorithm>
+#include <utility>
 
-#include "worker/kernels/stand_in.h"
-#include "worker/kernels/tensor_ops.h"
+#include "worker/kernels/work.h"
+#include "worker/memory/host_memory.h"
 #include "worker/memory/ledger.h"
 
 namespace tessera {
 
 AdamW::AdamW(const std::vector<ShardedUnit*>& units, const Options& options, int rank)
-    : options_(options) {
-  const OwnerScope scope(Owner::kOptimizer);
-  step_ = at::zeros({}, units.front()->shard().options());
+    : options_(options), side_(make_side_stream(units.front()->options().device)) {
   for (ShardedUnit* unit : units) {
     const BlockScope block(unit->block());
-    UnitState state{unit, {}, at::zeros_like(unit->shard()), at::zeros_like(unit->shard())};
-    const FlatLayout& layout = unit->layout();
-    for (const FlatLayout::Slice& slice : layout.slices_of_rank(rank)) {
-      const bool decays = unit->decays(slice.entry - layout.entries.data());
-      state.segments.push_back({slice.shard_begin, slice.numel, decays});
-    }
-    units_.push_back(std::move(state));
+    units_.push_back({unit, AdamWState(*unit, rank, options_.state)});
   }
 }
 
 void AdamW::step(double learning_rate, double gradient_scale) {
+  begin_step();
+  update(units_, learning_rate, gradient_scale);
+}
+
+void AdamW::update(ShardedUnit& unit, double learning_rate, double gradient_scale) {
+  const auto found = std::ranges::find(units_, &unit, &UnitState::unit);
+  TORCH_CHECK(found != units_.end(), unit.layout().name, " is not of this optimizer");
+  update(std::span(&*found, 1), learning_rate, gradient_scale);
+}
+
+// While the CPU or the device computes one unit's update, the next one's tensors are on their way.
+void AdamW::update(std::span<UnitState> units, double learning_rate, double gradient_scale) {
   const OwnerScope scope(Owner::kOptimizer);
-  step_.add_(1);
-  for (const UnitState& state : units_) {
-    const at::Tensor gradient = state.unit->gradient();
-    if (!gradient.defined()) continue;
-    if (has_cpu_kernels(gradient)) {
-      update_by_kernel(state, gradient, learning_rate, gradient_scale);
-    } else {
-      update_by_aten(state, gradient, learning_rate, gradient_scale);
-    }
+  const c10::AutoGradMode no_grad(false);
+  std::vector<UnitState*> due;
+  for (UnitState& state : units) {
+    if (state.unit->gradient().defined()) due.push_back(&state);
+  }
+  Staged next;
+  if (!due.empty()) next = fetch(*due.front()->unit);
+  for (size_t i = 0; i < due.size(); ++i) {
+    wait_for_fetched();
+    const Staged staged = std::exchange(next, {});
+    if (i + 1 < due.size()) next = fetch(*due[i + 1]->unit);
+    ShardedUnit& unit = *due[i]->unit;
+    due[i]->state.update(staged.weights, staged.gradient,
+                         {.step = step_,
+                          .learning_rate = learning_rate,
+                          .gradient_scale = gradient_scale,
+                          .beta1 = options_.beta1,
+                          .beta2 = options_.beta2,
+                          .epsilon = options_.epsilon,
+                          .weight_decay = options_.weight_decay});
+    put_back(unit, staged);
+    written_back_ = staged;
+    unit.shard_changed();
+  }
+  // Whoever reads the shards next may be the CPU.
+  side_->finish();
+  side_->join();
+  written_back_ = {};
+}
+
+bool AdamW::moves_weights(const ShardedUnit& unit) const {
+  return unit.options().offload != options_.state.offload;
+}
+
+AdamW::Staged AdamW::fetch(const ShardedUnit& unit) const {
+  const at::Device device = unit.options().device;
+  const BlockScope block(unit.block());
+  Staged staged{unit.shard(), unit.gradient()};
+  const auto make = [&](const at::Tensor& like) {
+    if (options_.state.offload) return empty_host(like.sizes(), at::kFloat, device);
+    return at::empty(like.sizes(), at::TensorOptions(device).dtype(at::kFloat));
+  };
+  if (options_.state.offload) staged.gradient = make(unit.gradient());
+  if (moves_weights(unit)) staged.weights = make(unit.shard());
+  if (!options_.state.offload && !moves_weights(unit)) return staged;
+  if (options_.state.offload) count_host_bytes(static_cast<int64_t>(staged.gradient.nbytes()));
+  if (moves_weights(unit)) count_host_bytes(static_cast<int64_t>(staged.weights.nbytes()));
+  side_->run([&] {
+    if (options_.state.offload) staged.gradient.copy_(unit.gradient(), /*non_blocking=*/true);
+    if (moves_weights(unit)) staged.weights.copy_(unit.shard(), /*non_blocking=*/true);
+  });
+  return staged;
+}
+
+void AdamW::wait_for_fetched() const {
+  if (options_.state.offload) {
+    side_->finish();
+  } else {
+    side_->join();
   }
 }
 
-void AdamW::update_by_kernel(const UnitState& state, const at::Tensor& gradient,
-                             double learning_rate, double gradient_scale) {
-  const double step = host_value(step_, /*without=*/1);
-  const double rate = learning_rate / (1 - std::pow(options_.beta1, step));
-  for (const Segment& segment : state.segments) {
-    const auto part = [&](const at::Tensor& flat) {
-      return flat.narrow(0, segment.begin, segment.numel);
-    };
-    const double decay = segment.decays ? options_.weight_decay : 0.0;
-    adamw_(part(state.unit->shard()), part(state.exp_avg), part(state.exp_avg_sq), part(gradient),
-           {.gradient_scale = static_cast<float>(gradient_scale),
-            .decay = static_cast<float>(1 - learning_rate * decay),
-            .keep1 = static_cast<float>(1 - options_.beta1),
-            .keep2 = static_cast<float>(1 - options_.beta2),
-            .step_size = static_cast<float>(rate),
-            .root_correction = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, step))),
-            .epsilon = static_cast<float>(options_.epsilon)});
-  }
-}
-
-void AdamW::update_by_aten(const UnitState& state, const at::Tensor& gradient, double learning_rate,
-                           double gradient_scale) {
-  if (gradient_scale != 1.0) gradient.mul_(gradient_scale);
-  for (const bool decays : {true, false}) {
-    std::vector<at::Tensor> weights, gradients, exp_avgs, exp_avg_sqs, steps;
-    for (const Segment& segment : state.segments) {
-      if (segment.decays != decays) continue;
-      const auto part = [&](const at::Tensor& flat) {
-        return flat.narrow(0, segment.begin, segment.numel);
-      };
-      weights.push_back(part(state.unit->shard()));
-      gradients.push_back(part(gradient));
-      exp_avgs.push_back(part(state.exp_avg));
-      exp_avg_sqs.push_back(part(state.exp_avg_sq));
-      steps.push_back(step_);
-    }
-    if (weights.empty()) continue;
-    at::_fused_adamw_(weights, gradients, exp_avgs, exp_avg_sqs, {}, steps, learning_rate,
-                      options_.beta1, options_.beta2, decays ? options_.weight_decay : 0.0,
-                      options_.epsilon,
-                      /*amsgrad=*/false, /*maximize=*/false);
-  }
+void AdamW::put_back(const ShardedUnit& unit, const Staged& staged) const {
+  if (!moves_weights(unit)) return;
+  count_host_bytes(static_cast<int64_t>(staged.weights.nbytes()));
+  side_->run([&] { unit.shard().copy_(staged.weights, /*non_blocking=*/true); });
 }
 
 std::vector<FlatShard> AdamW::state() const {
   std::vector<FlatShard> shards;
   for (const UnitState& state : units_) {
-    const std::string& name = state.unit->layout().name;
-    shards.push_back({name + "/exp_avg", state.exp_avg, state.unit->layout().used_numel});
-    shards.push_back({name + "/exp_avg_sq", state.exp_avg_sq, state.unit->layout().used_numel});
+    for (FlatShard& shard : state.state.vectors()) shards.push_back(std::move(shard));
   }
   return shards;
 }
-
-void AdamW::set_step(int64_t step) { step_.fill_(static_cast<double>(step)); }
 
 }  // namespace tessera

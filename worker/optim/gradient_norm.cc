@@ -1,14 +1,17 @@
 #include "worker/optim/gradient_norm.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "worker/kernels/stand_in.h"
+#include "worker/memory/ledger.h"
 
 namespace tessera {
 namespace {
@@ -55,7 +58,8 @@ std::vector<double> sums_before(const std::vector<ShardedUnit*>& units, Collecti
   std::vector<double> before(num_entries);
   if (group.size() == 1) return before;
   at::Tensor sums =
-      at::zeros({group.size(), num_entries}, units.front()->shard().options().dtype(at::kDouble));
+      at::zeros({group.size(), num_entries},
+                at::TensorOptions(units.front()->options().device).dtype(at::kDouble));
   if (sums.is_meta()) {
     group.all_reduce_sum(sums);
     return before;
@@ -82,7 +86,7 @@ std::vector<double> sums_before(const std::vector<ShardedUnit*>& units, Collecti
 
 double cpu_sum_of_squares(const std::vector<ShardedUnit*>& units, Collectives& group) {
   const std::vector<double> before = sums_before(units, group);
-  if (units.front()->shard().is_meta()) return 0;
+  if (units.front()->options().device.is_meta()) return 0;
   double total = 0;
   int64_t first = 0;
   for (const ShardedUnit* unit : units) {
@@ -98,25 +102,33 @@ double cpu_sum_of_squares(const std::vector<ShardedUnit*>& units, Collectives& g
   return total;
 }
 
-double device_sum_of_squares(const std::vector<ShardedUnit*>& units) {
-  double total = 0;
-  for (const ShardedUnit* unit : units) {
-    if (!unit->gradient().defined()) continue;
-    const double norm = host_value(at::linalg_vector_norm(unit->gradient(), 2));
-    total += norm * norm;
-  }
-  return total;
-}
-
 }  // namespace
 
-double gradient_norm(const std::vector<ShardedUnit*>& units, Collectives& group) {
-  const at::Tensor& shard = units.front()->shard();
-  const double mine =
-      on_cpu(shard) ? cpu_sum_of_squares(units, group) : device_sum_of_squares(units);
-  at::Tensor sum = at::full({1}, mine, shard.options().dtype(at::kDouble));
-  group.all_reduce_sum(sum);
+void GradientNorm::add(const std::vector<ShardedUnit*>& units) {
+  const c10::AutoGradMode no_grad(false);
+  const OwnerScope scope(Owner::kGradients);
+  options_ = at::TensorOptions(units.front()->options().device).dtype(at::kDouble);
+  if (on_cpu(at::empty({0}, options_))) {
+    on_cpu_ += cpu_sum_of_squares(units, group_);
+    return;
+  }
+  if (!on_device_.defined()) on_device_ = at::zeros({1}, options_);
+  for (const ShardedUnit* unit : units) {
+    if (!unit->gradient().defined()) continue;
+    on_device_.add_(at::linalg_vector_norm(unit->gradient(), 2).to(at::kDouble).square_());
+  }
+}
+
+double GradientNorm::total() const {
+  at::Tensor sum = on_device_.defined() ? on_device_.clone() : at::full({1}, on_cpu_, options_);
+  group_.all_reduce_sum(sum);
   return std::sqrt(host_value(sum));
+}
+
+double gradient_norm(const std::vector<ShardedUnit*>& units, Collectives& group) {
+  GradientNorm norm(group);
+  norm.add(units);
+  return norm.total();
 }
 
 double clip_scale(double norm, double max_norm) {

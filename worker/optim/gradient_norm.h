@@ -1,11 +1,31 @@
 // The norm of all gradients, and what clipping makes of it.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <vector>
 
 #include "worker/parallel/shard.h"
 
 namespace tessera {
+
+// Adds up the norm of gradients, of all units at once or one by one.
+class GradientNorm {
+ public:
+  // `group` must outlive this.
+  explicit GradientNorm(Collectives& group) : group_(group) {}
+
+  // Counts the gradients that these units have, on one device. Each once. Collective.
+  void add(const std::vector<ShardedUnit*>& units);
+  // The norm of all gradients so far, over all ranks. Collective.
+  double total() const;
+
+ private:
+  Collectives& group_;
+  at::TensorOptions options_ = at::kDouble;
+  double on_cpu_ = 0;     // sum of squares of this rank
+  at::Tensor on_device_;  // likewise, float64 [1]; where gradients are not on a CPU
+};
 
 // L2 norm of the units' gradients over all ranks of the group; NaN or infinite if any is. On a CPU
 // each parameter is summed in float32 as ATen's kernel sums it whole on one rank, so that the norm

@@ -20,7 +20,8 @@ struct FlatEntry {
 };
 
 struct FlatLayout {
-  static constexpr int64_t kAlignment = 16;
+  // Blocks of 8-bit optimizer states are as long: none lies in two entries, nor on two ranks.
+  static constexpr int64_t kAlignment = 256;
 
   std::string name;  // "model.layers.3"
   std::vector<FlatEntry> entries;

@@ -5,10 +5,13 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "worker/parallel/collectives.h"
 
 namespace tessera {
+
+class ShardedUnit;
 
 // At most one reduce-scatter is under way at a time, so that gradients of two units at most are
 // whole. Not thread safe.
@@ -18,10 +21,24 @@ class ReductionQueue {
   void push(std::unique_ptr<Work> work, at::Tensor keep, std::function<void()> done);
   void finish();
 
+  // Call before a backward: whether it is the last of its step. Until the first call each is.
+  void begin_backward(bool last_of_step) { last_of_step_ = last_of_step; }
+  bool last_of_step() const { return last_of_step_; }
+
+  // Called once a step with each unit whose gradient is that of the whole step, summed over ranks,
+  // as soon as it is; in the same order on every rank.
+  using OnGradient = std::function<void(ShardedUnit&)>;
+  void set_on_gradient(OnGradient on_gradient) { on_gradient_ = std::move(on_gradient); }
+  void gradient_is_there(ShardedUnit& unit) const {
+    if (on_gradient_) on_gradient_(unit);
+  }
+
  private:
   std::unique_ptr<Work> work_;
   at::Tensor kept_;
   std::function<void()> done_;
+  bool last_of_step_ = true;
+  OnGradient on_gradient_;
 };
 
 }  // namespace tessera

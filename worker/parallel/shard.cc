@@ -2,12 +2,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "worker/kernels/stand_in.h"
+#include "worker/kernels/work.h"
+#include "worker/memory/host_memory.h"
 #include "worker/memory/ledger.h"
 
 namespace tessera {
@@ -53,7 +55,7 @@ struct ShardedUnit::LeafSink : GradientSink {
   LeafSink(ShardedUnit* unit, size_t index) : unit(unit), index(index) {}
   Place place() override {
     unit->expect_gradients();
-    const bool begun = unit->group_.size() == 1 || unit->written_[index];
+    const bool begun = unit->adds_up() || unit->written_[index];
     unit->written_[index] = true;
     return {unit->gradient_of(index), begun};
   }
@@ -76,9 +78,8 @@ ShardedUnit::ShardedUnit(std::string name, std::vector<Parameter*> parameters, C
                 layout_.name);
   }
   const BlockScope block(options_.block);
-  const OwnerScope scope(Owner::kParameters);
-  shard_ =
-      at::zeros({layout_.shard_numel}, at::TensorOptions(options_.device).dtype(stored_dtype()));
+  const NoGrad no_grad(false);
+  make_storage();
   make_leaves();
 }
 
@@ -92,30 +93,36 @@ ShardedUnit::~ShardedUnit() {
   }
 }
 
-// One rank that uses weights as it stores them: the leaves are views of the shard, nothing is
-// gathered or freed.
-bool ShardedUnit::is_identity() const {
-  return group_.size() == 1 && stored_dtype() == options_.dtype;
+void ShardedUnit::make_storage() {
+  const auto dtype = at::TensorOptions(options_.device).dtype(options_.dtype);
+  const OwnerScope scope(Owner::kParameters);
+  if (comes_and_goes()) {
+    const OwnerScope gathered(Owner::kCommunication);
+    flat_ = at::empty({layout_.numel}, dtype);
+  } else {
+    flat_ = at::zeros({layout_.numel}, dtype);
+  }
+  if (shard_is_part()) {
+    shard_ = part_of_rank(flat_);
+  } else if (options_.offload) {
+    shard_ = empty_host({layout_.shard_numel}, stored_dtype(), options_.device).zero_();
+  } else {
+    shard_ = at::zeros({layout_.shard_numel}, dtype.dtype(stored_dtype()));
+  }
 }
 
 void ShardedUnit::make_leaves() {
-  const NoGrad no_grad(false);
-  const auto dtype = at::TensorOptions(options_.device).dtype(options_.dtype);
-  {
-    const OwnerScope scope(Owner::kCommunication);
-    flat_ = is_identity() ? shard_ : at::empty({layout_.numel}, dtype);
-  }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const FlatEntry& entry = layout_.entries[i];
     // Its own version counter, and no autograd link to flat_: refilling the storage is no in-place
     // change.
     parameters_[i]->value =
-        at::empty({0}, dtype)
+        at::empty({0}, flat_.options())
             .set_(flat_.storage(), entry.offset, entry.shape, contiguous_strides(entry.shape));
     if (trainable()) make_trainable(i);
   }
-  if (!is_identity()) free_storage(flat_);
-  full_ = is_identity();
+  if (comes_and_goes()) free_storage(flat_);
+  full_ = shard_is_part() && is_single();
 }
 
 void ShardedUnit::make_trainable(size_t index) {
@@ -126,15 +133,38 @@ void ShardedUnit::make_trainable(size_t index) {
   parameters_[index]->gradient_sink = sinks_.back().get();
 }
 
+at::Tensor ShardedUnit::part_of_rank(const at::Tensor& flat) const {
+  return flat.narrow(0, group_.rank() * layout_.shard_numel, layout_.shard_numel);
+}
+
+void ShardedUnit::on_side(const std::function<void()>& work) {
+  if (options_.side == nullptr) return work();
+  options_.side->run(work);
+}
+
+// A copy between devices that changes the type would wait for the CPU, which makes it.
+void ShardedUnit::copy_shard(const at::Tensor& to) {
+  if (options_.offload) count_host_bytes(static_cast<int64_t>(shard_.nbytes()));
+  const bool crosses = options_.offload && !on_cpu(to);
+  if (crosses && stored_dtype() != options_.dtype) {
+    at::Tensor staged = at::empty(shard_.sizes(), to.options().dtype(stored_dtype()));
+    to.copy_(staged.copy_(shard_, /*non_blocking=*/true));
+  } else {
+    to.copy_(shard_, /*non_blocking=*/crosses);
+  }
+}
+
 void ShardedUnit::start_gather() {
   if (full_ || gathering_) return;
   const NoGrad no_grad(false);
   const BlockScope block(options_.block);
   const OwnerScope scope(Owner::kCommunication);
-  fill_storage(flat_, layout_.numel * flat_.element_size());
-  const at::Tensor mine = flat_.narrow(0, group_.rank() * layout_.shard_numel, layout_.shard_numel);
-  mine.copy_(shard_);
-  gathering_ = group_.all_gather(flat_, mine);
+  if (comes_and_goes()) fill_storage(flat_, layout_.numel * flat_.element_size());
+  const at::Tensor mine = part_of_rank(flat_);
+  on_side([&] {
+    if (!shard_is_part()) copy_shard(mine);
+    gathering_ = group_.all_gather(flat_, mine);
+  });
 }
 
 void ShardedUnit::gather() {
@@ -142,34 +172,51 @@ void ShardedUnit::gather() {
   if (!gathering_) return;
   gathering_->wait();
   gathering_.reset();
+  if (options_.side != nullptr) options_.side->join();
   full_ = true;
 }
 
 void ShardedUnit::release() {
-  if (is_identity() || !full_) return;
+  if (!comes_and_goes() || !full_) return;
   free_storage(flat_);
+  full_ = false;
+}
+
+void ShardedUnit::shard_changed() {
+  if (shard_is_part() && is_single()) return;
+  if (gathering_) gather();
+  release();
   full_ = false;
 }
 
 void ShardedUnit::clear_gradient() { gradient_.reset(); }
 
+void ShardedUnit::make_gradient() {
+  if (gradient_.defined()) return;
+  const BlockScope block(options_.block);
+  const OwnerScope scope(Owner::kGradients);
+  gradient_ = at::zeros({layout_.shard_numel}, flat_.options().dtype(at::kFloat));
+}
+
 void ShardedUnit::expect_gradients() {
   if (!trainable() || num_arrived_ > 0 || flat_gradient_.defined()) return;
   const NoGrad no_grad(false);
   const BlockScope block(options_.block);
-  if (!gradient_.defined()) {
+  if (!is_single() && !shards_gradients()) {
     const OwnerScope scope(Owner::kGradients);
-    gradient_ = at::zeros_like(shard_);
+    flat_gradient_ = at::zeros({layout_.numel}, flat_.options().dtype(at::kFloat));
+    return;
   }
-  if (group_.size() == 1) return;
+  make_gradient();
+  if (is_single()) return;
   const OwnerScope scope(Owner::kCommunication);
   flat_gradient_ = at::empty({layout_.numel}, flat_.options());
 }
 
-// Where the gradient of this backward goes: with one rank it is added to the sum.
+// Where the gradient of this backward goes.
 at::Tensor ShardedUnit::gradient_of(size_t index) {
   const FlatEntry& entry = layout_.entries[index];
-  const at::Tensor& flat = group_.size() == 1 ? gradient_ : flat_gradient_;
+  const at::Tensor& flat = is_single() ? gradient_ : flat_gradient_;
   return flat.narrow(0, entry.offset, entry.numel).view(entry.shape);
 }
 
@@ -177,7 +224,7 @@ void ShardedUnit::take_gradient(size_t index) {
   const NoGrad no_grad(false);
   expect_gradients();
   at::Tensor& grad = parameters_[index]->value.mutable_grad();
-  if (group_.size() == 1 || written_[index]) {
+  if (adds_up() || written_[index]) {
     gradient_of(index).add_(grad);
   } else {
     gradient_of(index).copy_(grad);
@@ -206,20 +253,36 @@ void ShardedUnit::reduce_gradients() {
   const NoGrad no_grad(false);
   // The gathered weights go first, so that the buffers of the reduction can take their place.
   release();
-  if (group_.size() > 1) {
+  if (is_single()) {
+    finish_step();
+  } else if (shards_gradients()) {
     zero_what_did_not_arrive();
-    reductions_.push(group_.reduce_scatter_add(gradient_, flat_gradient_), flat_gradient_, [] {});
-    flat_gradient_.reset();
+    reduce_whole_gradients();
+  } else if (reductions_.last_of_step()) {
+    reduce_whole_gradients();
   }
   arrived_.assign(parameters_.size(), false);
   written_.assign(parameters_.size(), false);
   num_arrived_ = 0;
 }
 
+void ShardedUnit::reduce_whole_gradients() {
+  make_gradient();
+  std::unique_ptr<Work> work = group_.reduce_scatter_add(gradient_, flat_gradient_);
+  reductions_.push(std::move(work), std::move(flat_gradient_), [this] { finish_step(); });
+  flat_gradient_.reset();
+}
+
 void ShardedUnit::finish_backward() {
-  if (num_arrived_ > 0 || flat_gradient_.defined()) reduce_gradients();
+  const bool has_unreduced =
+      flat_gradient_.defined() && (shards_gradients() || reductions_.last_of_step());
+  if (num_arrived_ > 0 || has_unreduced) reduce_gradients();
   if (gathering_) gather();
   release();
+}
+
+void ShardedUnit::finish_step() {
+  if (reductions_.last_of_step() && gradient_.defined()) reductions_.gradient_is_there(*this);
 }
 
 }  // namespace tessera

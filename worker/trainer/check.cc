@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "worker/checkpoint/reader.h"
 #include "worker/errors.h"
 #include "worker/model/stored_weights.h"
 #include "worker/trainer/input.h"
@@ -48,7 +49,10 @@ int64_t count_parameters(DecoderModel& model) {
 // Room for what the job writes at least: the final weights, and one checkpoint where it makes any.
 int64_t bytes_needed(const v1::JobSpec& spec, int64_t num_parameters) {
   const int64_t weight_bytes = spec.model().dtype() == "bfloat16" ? 2 : 4;
-  const int64_t checkpoint_bytes = spec.training().save_strategy() == "no" ? 0 : 3 * 4;
+  const std::string& states = spec.memory().optimizer_state_dtype();
+  const int64_t state_bytes = states == "int8" ? 1 : states == "bfloat16" ? 2 : 4;
+  const int64_t checkpoint_bytes =
+      spec.training().save_strategy() == "no" ? 0 : 4 + 2 * state_bytes;
   return num_parameters * (weight_bytes + checkpoint_bytes);
 }
 
@@ -100,7 +104,10 @@ v1::CheckResult check_job(const v1::JobSpec& spec) {
   }
   guarded(result, [&] {
     const auto requested = requested_checkpoint(spec.training());
-    if (requested) check_checkpoint(*requested, layouts);
+    if (!requested) return;
+    check_checkpoint(*requested, layouts);
+    const CheckpointReader reader(requested->path, requested->field);
+    check_optimizer_states(*requested, reader.state(), spec.memory());
   });
   guarded(result, [&] { check_output(spec, num_parameters); });
   return result;

@@ -82,7 +82,9 @@ std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& t
   if (ranks_.rank() == 0) delete_leftovers(input_.spec().training().output_dir());
   const OwnerScope owner(Owner::kCheckpoint);
   CheckpointReader reader(resume_from_->path, resume_from_->field);
+  check_optimizer_states(*resume_from_, reader.state(), input_.spec().memory());
   reader.load(state_vectors(trainable, optimizer), ranks_.rank());
+  trainable.weights_changed();
   optimizer.set_step(reader.state().step());
   saved_step_ = reader.state().step();
   v1::CheckpointState state = reader.state();
@@ -108,6 +110,7 @@ void Checkpointing::save(v1::CheckpointState& state, const TrainableModel& train
   complete.set_model_path(input_.spec().model().path());
   complete.set_tokenizer_path(tokenizer_directory(input_.spec()));
   complete.set_dtype(input_.spec().model().dtype());
+  complete.set_optimizer_state_dtype(input_.spec().memory().optimizer_state_dtype());
   writer_.begin(complete, state_vectors(trainable, optimizer));
   if (!training.async_save()) writer_.finish();
   saved_step_ = state.step();
@@ -125,6 +128,7 @@ int Checkpointing::load_best(const v1::CheckpointState& state, const TrainableMo
   const OwnerScope owner(Owner::kCheckpoint);
   const PhaseScope phase(Phase::kCheckpoint);
   CheckpointReader(path, "training.output_dir").load(weight_vectors(trainable), ranks_.rank());
+  trainable.weights_changed();
   return step;
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "worker/errors.h"
 #include "worker/memory/ledger.h"
 #include "worker/model/neftune.h"
@@ -33,6 +35,12 @@ constexpr RefusedCombination kRefused[] = {
      "training.label_smoothing_factor",
      "training.label_smoothing_factor is above 0, and method.sft.loss_type dft takes no smoothed "
      "labels"},
+    {[](const v1::JobSpec& spec) {
+       return spec.memory().optimizer_in_backward() && spec.training().max_grad_norm() > 0;
+     },
+     "memory.optimizer_in_backward",
+     "memory.optimizer_in_backward updates weights before the norm of all gradients is known, so "
+     "that nothing can be clipped by it; set training.max_grad_norm to 0"},
 };
 
 void noise_pass(const v1::JobSpec& spec, DecoderModel& model) {
@@ -119,9 +127,16 @@ std::vector<std::vector<UnitParameters>> units_of(DecoderModel& model) {
   return units;
 }
 
+Sharding sharding_of(const v1::Memory& memory) {
+  if (memory.sharding() == "zero1") return Sharding::kZero1;
+  return memory.sharding() == "zero2" ? Sharding::kZero2 : Sharding::kZero3;
+}
+
 // The units of each layer and of the head, made; `out` owns them.
 std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Collectives& group,
                                                   at::Device device, TrainableModel& out) {
+  const bool offload = spec.memory().offload_param_device() == "cpu";
+  if (offload) out.side = make_side_stream(device);
   std::vector<std::vector<ShardedUnit*>> made;
   for (std::vector<UnitParameters>& layer : units_of(*out.model)) {
     made.emplace_back();
@@ -130,7 +145,10 @@ std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Colle
           .dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat,
           .device = device,
           .trainable = unit.trainable,
-          .block = unit.block};
+          .block = unit.block,
+          .sharding = sharding_of(spec.memory()),
+          .offload = offload,
+          .side = out.side.get()};
       out.units.push_back(std::make_unique<ShardedUnit>(
           std::move(unit.name), std::move(unit.parameters), group, *out.reductions, options));
       made.back().push_back(out.units.back().get());
@@ -142,9 +160,10 @@ std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Colle
 void make_gates(const v1::JobSpec& spec, const std::vector<std::vector<ShardedUnit*>>& units,
                 TrainableModel& out) {
   DecoderModel& model = *out.model;
-  const bool reshard = spec.memory().reshard_after_forward();
   auto& layers = model.layers();
+  const size_t num_kept = std::min<size_t>(spec.memory().reshard_keeps_last(), layers.size() - 1);
   for (size_t i = 0; i < layers.size(); ++i) {
+    const bool reshard = spec.memory().reshard_after_forward() && i + num_kept < layers.size();
     out.gates.push_back(std::make_unique<ShardGate>(
         units[i], ShardGate::Options{.reshard_after_forward = reshard,
                                      .needed_in_backward = i > 0,
@@ -172,9 +191,16 @@ std::vector<ShardedUnit*> TrainableModel::trainable_units() const {
   return trainable;
 }
 
+void TrainableModel::begin_backward(bool last_of_step) { reductions->begin_backward(last_of_step); }
+
 void TrainableModel::finish_backward() {
   for (const auto& unit : units) unit->finish_backward();
   reductions->finish();
+  for (const auto& unit : units) unit->finish_step();
+}
+
+void TrainableModel::weights_changed() const {
+  for (const auto& unit : units) unit->shard_changed();
 }
 
 void refuse_combinations(const v1::JobSpec& spec) {
@@ -235,6 +261,7 @@ void load_weights(TrainableModel& trainable, const WeightFiles& weights, int ran
       part.copy_(staged);
     }
   }
+  trainable.weights_changed();
 }
 
 }  // namespace tessera

@@ -20,14 +20,20 @@ struct TrainableModel {
   // Destroyed in reverse order: the model before the gates it refers to, the units last but one.
   std::unique_ptr<ActivationOffload> offload;  // null where activations stay on the device
   std::unique_ptr<ReductionQueue> reductions;
+  std::unique_ptr<SideStream> side;  // for shards in host memory
   std::vector<std::unique_ptr<ShardedUnit>> units;
   std::vector<std::unique_ptr<ShardGate>> gates;  // in the order of forward
   std::unique_ptr<DecoderModel> model;
 
   // What gradients, the optimizer and checkpoints are of.
   std::vector<ShardedUnit*> trainable_units() const;
-  // Ends a backward: every gradient is reduced, every gathered weight freed.
+  // Call before the backward of each microbatch. Without, each is the last of its step.
+  void begin_backward(bool last_of_step);
+  // Ends a backward: every gradient is reduced (ZeRO-1: in the last of a step), every gathered
+  // weight freed (ZeRO-3).
   void finish_backward();
+  // Call after writing units' shards.
+  void weights_changed() const;
 };
 
 // Throws UserError when the spec combines what does not go together.

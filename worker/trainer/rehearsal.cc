@@ -93,11 +93,14 @@ class Rehearsed {
       counting.begin(index == 0 ? first : later);
       return (index == 0 ? heaviest_.first : heaviest_.later).batch(kRehearsed);
     };
+    microbatches.before_update = [saved] {
+      if (saved != nullptr) saved->detach();
+    };
     const LabelSumsList sums = step_.forward_backward(microbatches);
     counting.begin(rest);
     step_.reduce(sums, {});
     const double norm = step_.norm();
-    if (saved != nullptr) saved->detach();
+    microbatches.before_update();
     step_.update(/*learning_rate=*/0, norm);
     counting.end();
     WorkCount total = rest;

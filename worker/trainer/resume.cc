@@ -35,6 +35,17 @@ void check_checkpoint(const ResumePoint& point, const std::vector<FlatLayout>& l
   }
 }
 
+void check_optimizer_states(const ResumePoint& point, const v1::CheckpointState& state,
+                            const v1::Memory& memory) {
+  const std::string then =
+      state.optimizer_state_dtype().empty() ? "float32" : state.optimizer_state_dtype();
+  if (then == memory.optimizer_state_dtype()) return;
+  throw UserError("memory.optimizer_state_dtype",
+                  "memory.optimizer_state_dtype is " + memory.optimizer_state_dtype() + ", and " +
+                      point.path.string() + " holds states in " + then +
+                      "; a run goes on with the type that it began with");
+}
+
 Cursor resumed_cursor(const ResumePoint& point, const v1::CheckpointState& state,
                       const v1::Training& training, const Loader& loader) {
   if (training.ignore_data_skip() || state.row() == 0) return {state.epoch(), 0};

@@ -31,6 +31,10 @@ std::optional<ResumePoint> find_resume_point(const v1::TrainerInput& input);
 // for any number of ranks).
 void check_checkpoint(const ResumePoint& point, const std::vector<FlatLayout>& layouts);
 
+// Throws UserError where the checkpoint's optimizer states are of another type than the job's.
+void check_optimizer_states(const ResumePoint& point, const v1::CheckpointState& state,
+                            const v1::Memory& memory);
+
 // The next row of the checkpoint's epoch. In the middle of an epoch that row means the same only in
 // the same order: throws UserError when the data, the seed or shuffling differ from then.
 // training.ignore_data_skip gives the epoch's beginning.

@@ -11,7 +11,6 @@
 
 #include "worker/kernels/stand_in.h"
 #include "worker/memory/ledger.h"
-#include "worker/optim/gradient_norm.h"
 #include "worker/trainer/model_options.h"
 
 namespace tessera {
@@ -19,12 +18,16 @@ namespace tessera {
 std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableModel& trainable,
                                       int rank) {
   const v1::Training& training = spec.training();
-  const AdamW::Options options{training.adam_beta1(), training.adam_beta2(),
-                               training.adam_epsilon(), training.weight_decay()};
+  const std::string& dtype = spec.memory().optimizer_state_dtype();
+  AdamW::Options options{training.adam_beta1(), training.adam_beta2(), training.adam_epsilon(),
+                         training.weight_decay()};
+  if (dtype == "bfloat16") options.state.type = AdamWStateType::kBfloat16;
+  if (dtype == "int8") options.state.type = AdamWStateType::kInt8;
+  options.state.offload = spec.memory().offload_optimizer_device() == "cpu";
   return std::make_unique<AdamW>(trainable.trainable_units(), options, rank);
 }
 
-LabelSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) const {
+LabelSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) {
   const OwnerScope scope(Owner::kActivations);
   DecoderModel& model = *parts_.trainable.model;
   const int64_t num_labels =
@@ -42,11 +45,27 @@ LabelSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) 
                    batch, parts_.objective.head_request(batch, normalizer));
     const at::Tensor loss_sum = parts_.objective.loss_sum(head, batch);
     on_phase_(Phase::kBackward);
+    begin_backward(microbatches, /*last=*/i + 1 == microbatches.size());
     torch::autograd::backward({loss_sum / normalizer}, {});
     parts_.trainable.finish_backward();
     sums.add(loss_sum, head, model.aux_loss());
   }
   return sums;
+}
+
+// Before the backward of a microbatch.
+void TrainStep::begin_backward(const StepMicrobatches& microbatches, bool last) {
+  parts_.trainable.begin_backward(last);
+  if (!last || !parts_.spec.memory().optimizer_in_backward()) return;
+  microbatches.before_update();
+  parts_.optimizer.begin_step();
+  norm_.emplace(parts_.ranks);
+  const double rate = microbatches.learning_rate;
+  parts_.trainable.reductions->set_on_gradient([this, rate](ShardedUnit& unit) {
+    norm_->add({&unit});
+    parts_.optimizer.update(unit, rate, /*gradient_scale=*/1);
+    unit.clear_gradient();
+  });
 }
 
 TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums, const Signals& signals) const {
@@ -63,10 +82,12 @@ TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums, const Signals& s
 
 double TrainStep::norm() const {
   const OwnerScope scope(Owner::kGradients);
+  if (norm_) return norm_->total();
   return gradient_norm(parts_.trainable.trainable_units(), parts_.ranks);
 }
 
 void TrainStep::update(double learning_rate, double norm) const {
+  if (parts_.spec.memory().optimizer_in_backward()) return;
   parts_.optimizer.step(learning_rate, clip_scale(norm, parts_.spec.training().max_grad_norm()));
   for (ShardedUnit* unit : parts_.trainable.trainable_units()) unit->clear_gradient();
 }

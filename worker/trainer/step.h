@@ -6,22 +6,31 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tessera/v1/job.pb.h"
 #include "worker/memory/attribution.h"
 #include "worker/objectives/objective.h"
 #include "worker/optim/adamw.h"
+#include "worker/optim/gradient_norm.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/plan.h"
 
 namespace tessera {
+
+// The optimizer of a job. `trainable` must outlive it.
+std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableModel& trainable,
+                                      int rank);
 
 // The microbatches of a step.
 struct StepMicrobatches {
   int64_t step = 0;                           // from 0
   std::vector<int64_t> num_labels;            // of each, over all ranks
   std::function<Batch(int64_t index)> batch;  // this rank's part of one
+  // With memory.optimizer_in_backward: of the update, and what is called before weights change.
+  double learning_rate = 0;
+  std::function<void()> before_update = [] {};
 
   int64_t size() const { return std::ssize(num_labels); }
 };
@@ -45,8 +54,10 @@ class TrainStep {
   TrainStep(const Parts& parts, std::function<void(Phase)> on_phase)
       : parts_(parts), on_phase_(std::move(on_phase)) {}
 
-  // Forward and backward of each; gradients add up in the units' shards. Collective, as all below.
-  LabelSumsList forward_backward(const StepMicrobatches& microbatches) const;
+  // Forward and backward of each; gradients add up in the units' shards. With
+  // memory.optimizer_in_backward the last backward updates the weights: each unit's as soon as its
+  // gradient is reduced, which is freed then. Collective, as all below.
+  LabelSumsList forward_backward(const StepMicrobatches& microbatches);
 
   // What ranks tell each other at a step: 1 where it is so; as sums over ranks, counts.
   struct Signals {
@@ -65,12 +76,15 @@ class TrainStep {
 
   // Of the gradients, over all ranks.
   double norm() const;
-  // Clips, updates the weights, and frees the gradients.
+  // Clips, updates the weights, and frees the gradients; where backward has not done so.
   void update(double learning_rate, double norm) const;
 
  private:
+  void begin_backward(const StepMicrobatches& microbatches, bool last);
+
   Parts parts_;
   std::function<void(Phase)> on_phase_;
+  std::optional<GradientNorm> norm_;  // of this step's gradients, where backward updates weights
 };
 
 struct EvaluationParts {

@@ -157,7 +157,10 @@ Trainer::StepEnd Trainer::train_step() {
   trace_.begin_step(state_.step() + 1);
   timer_.begin_step();
   lease_.check();
-  const StepData data = next_step_data();
+  const double rate = learning_rate();
+  StepData data = next_step_data();
+  data.microbatches.learning_rate = rate;
+  data.microbatches.before_update = [this] { checkpointing_.before_update(); };
   const LabelSumsList sums = step_->forward_backward(data.microbatches);
 
   enter(Phase::kOptimizer);
@@ -167,7 +170,6 @@ Trainer::StepEnd Trainer::train_step() {
            trainable_.model->config().experts.router_aux_loss_coef);
   check_finite(state_.window().loss(), "loss");
   check_finite(grad_norm, "gradient norm");
-  const double rate = learning_rate();
   checkpointing_.before_update();
   step_->update(rate, grad_norm);
   const bool epoch_ended = advance(data);

@@ -176,9 +176,9 @@ with safe_open(sys.argv[1], framework="pt") as file:
     assert sorted(file.keys()) == [f"model.{name}.weight" for name in names], file.keys()
     q = file.get_tensor("model.layers.0.q.weight")
     assert list(q.shape) == [31, 24] and str(q.dtype) == "torch.bfloat16"
-    # The entry begins 32 elements into its flat vector, the second of the fixture.
+    # The entry begins 256 elements into its flat vector, the second of the fixture.
     import torch
-    expected = 100_000 + 32 + torch.arange(31 * 24, dtype=torch.float32)
+    expected = 100_000 + 256 + torch.arange(31 * 24, dtype=torch.float32)
     assert torch.equal(q.flatten(), expected.to(torch.bfloat16))
 )");
   const std::string command = std::string(TESSERA_TEST_PYTHON) + " " +

@@ -8,27 +8,27 @@ namespace tessera {
 namespace {
 
 TEST(FlatLayout, AlignsEntriesAndPadsToTheWorld) {
-  const FlatLayout layout = make_flat_layout("unit", {{"a", {3}}, {"b", {2, 9}}, {"c", {}}}, 3);
+  const FlatLayout layout = make_flat_layout("unit", {{"a", {3}}, {"b", {32, 9}}, {"c", {}}}, 3);
   ASSERT_EQ(layout.entries.size(), 3u);
   EXPECT_EQ(layout.entries[0].offset, 0);
-  EXPECT_EQ(layout.entries[1].offset, 16);
-  EXPECT_EQ(layout.entries[1].numel, 18);
-  EXPECT_EQ(layout.entries[2].offset, 48);
+  EXPECT_EQ(layout.entries[1].offset, 256);
+  EXPECT_EQ(layout.entries[1].numel, 288);
+  EXPECT_EQ(layout.entries[2].offset, 768);
   EXPECT_EQ(layout.entries[2].numel, 1);
-  EXPECT_EQ(layout.used_numel, 49);
-  EXPECT_EQ(layout.numel, 96);
-  EXPECT_EQ(layout.shard_numel, 32);
+  EXPECT_EQ(layout.used_numel, 769);
+  EXPECT_EQ(layout.numel, 1536);
+  EXPECT_EQ(layout.shard_numel, 512);
 }
 
 TEST(FlatLayout, SlicesSayWhereAnEntryLies) {
-  const FlatLayout layout = make_flat_layout("unit", {{"a", {20}}, {"b", {30}}}, 2);
-  ASSERT_EQ(layout.shard_numel, 32);
+  const FlatLayout layout = make_flat_layout("unit", {{"a", {200}}, {"b", {130}}}, 2);
+  ASSERT_EQ(layout.shard_numel, 256);
   const auto second = layout.slices_of_rank(1);
   ASSERT_EQ(second.size(), 1u);
   EXPECT_EQ(second[0].entry->name, "b");
   EXPECT_EQ(second[0].entry_begin, 0);
   EXPECT_EQ(second[0].shard_begin, 0);
-  EXPECT_EQ(second[0].numel, 30);
+  EXPECT_EQ(second[0].numel, 130);
 }
 
 TEST(FlatLayout, EveryElementIsInExactlyOneShard) {

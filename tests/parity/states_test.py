@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Trains real ranks under each way to shard, offload and update weights.
+
+    states_test.py --trainer PATH --assets DIR
+
+Every exact technique gives the plain run: the same bits of loss on two ranks, and of the final
+weights. Optimizer states in fewer bits are saved and taken up again by two ranks, to the bit, and
+by one, whose next step has the same loss.
+"""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+
+import ranks
+from parity_test import relative_error
+
+STEPS = 6
+SAVED_STEP = 3
+EXACT = {
+    "zero1": {"sharding": "zero1"},
+    "zero2": {"sharding": "zero2"},
+    "last block kept": {"reshard_keeps_last": 1},
+    "states in host memory": {"offload_optimizer_device": "cpu"},
+    "weights in host memory": {"offload_param_device": "cpu"},
+    "update in backward": {"optimizer_in_backward": True},
+    "all": {
+        "sharding": "zero2",
+        "offload_optimizer_device": "cpu",
+        "offload_param_device": "cpu",
+        "optimizer_in_backward": True,
+    },
+}
+
+
+class StatesError(Exception):
+    """What a run did otherwise than it should."""
+
+
+def expect(condition, message):
+    if not condition:
+        raise StatesError(message)
+
+
+def make_spec(assets, world, output, memory, **training):
+    return {
+        "name": "states",
+        "method": {"sft": {"max_length": 64}},
+        "model": {"path": str(assets / "models" / "qwen3"), "tokenizer": str(assets / "tokenizer")},
+        "data": {"train": str(assets / "data" / "few.jsonl")},
+        "training": {
+            "max_steps": STEPS,
+            "per_device_train_batch_size": 4 // world,
+            "learning_rate": 1e-3,
+            "max_grad_norm": 0,
+            "save_steps": SAVED_STEP,
+            "output_dir": str(output),
+        }
+        | training,
+        "memory": memory,
+        "parallelism": {"num_processes": world},
+        "resources": {"device": "cpu", "cpu_threads": 1},
+    }
+
+
+def steps_of(options, spec, world):
+    with tempfile.TemporaryDirectory() as scratch:
+        events = ranks.run(options.trainer, spec, world, scratch)
+    return {event["step"]["step"]: event["step"] for event in events if "step" in event}
+
+
+def check_exact(options, scratch, plain, name, memory):
+    spec = make_spec(options.assets, 2, scratch / name, memory, save_strategy="no")
+    steps = steps_of(options, spec, 2)
+    for step, metrics in plain.items():
+        for metric in ("loss", "gradNorm"):
+            got, want = steps[step][metric], metrics[metric]
+            # The norm is a sum over units, which backward comes to in another order.
+            limit = 1e-12 if metric == "gradNorm" else 0
+            expect(relative_error(got, want) <= limit, f"step {step}: {metric} {got}, not {want}")
+    weights = [
+        (scratch / run / "final" / "model.safetensors").read_bytes() for run in ("plain", name)
+    ]
+    expect(weights[0] == weights[1], "the final weights differ")
+    return "the plain run"
+
+
+def check_states(options, scratch, plain, dtype):
+    memory = {"optimizer_state_dtype": dtype}
+    source = scratch / dtype
+    whole = steps_of(options, make_spec(options.assets, 2, source, memory), 2)
+    # Not exact, but near: the weights follow.
+    error = max(relative_error(whole[step]["loss"], plain[step]["loss"]) for step in plain)
+    expect(error <= 1e-2, f"the loss is off by {error:.1e}")
+    if dtype != "float32":
+        expect(whole[STEPS]["loss"] != plain[STEPS]["loss"], "nothing was rounded")
+    for world in (2, 1):
+        spec = make_spec(
+            options.assets,
+            world,
+            scratch / f"{dtype}-{world}",
+            memory,
+            resume_from_checkpoint=str(source / f"checkpoint-{SAVED_STEP}"),
+        )
+        resumed = steps_of(options, spec, world)
+        expect(min(resumed) == SAVED_STEP + 1, f"it went on with step {min(resumed)}")
+        for step in resumed if world == 2 else [SAVED_STEP + 1, SAVED_STEP + 2]:
+            off = relative_error(resumed[step]["loss"], whole[step]["loss"])
+            limit = 0 if world == 2 else 1e-6
+            # Where ranks are added up in another order, a state may be rounded to another value.
+            if world == 1 and step > SAVED_STEP + 1:
+                limit = 1e-4
+            expect(off <= limit, f"{world} ranks, step {step}: the loss is off by {off:.1e}")
+    return f"largest relative error {error:.1e}"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trainer", required=True, type=pathlib.Path)
+    parser.add_argument("--assets", required=True, type=pathlib.Path)
+    options = parser.parse_args()
+    options.assets = options.assets.resolve()
+    failed = False
+
+    def attempt(name, body, *arguments):
+        nonlocal failed
+        try:
+            print(f"ok: {name}: {body(options, *arguments)}", flush=True)
+        except (StatesError, ranks.RunError) as problem:
+            failed = True
+            print(f"FAILED: {name}: {problem}", flush=True)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        spec = make_spec(options.assets, 2, scratch / "plain", {}, save_strategy="no")
+        plain = steps_of(options, spec, 2)
+        for name, memory in EXACT.items():
+            attempt(name, check_exact, scratch, plain, name, memory)
+        for dtype in ("float32", "bfloat16", "int8"):
+            attempt(f"states in {dtype}", check_states, scratch, plain, dtype)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

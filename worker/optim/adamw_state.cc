@@ -1,0 +1,165 @@
+#include "worker/optim/adamw_state.h"
+
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "worker/kernels/stand_in.h"
+#include "worker/memory/host_memory.h"
+#include "worker/memory/ledger.h"
+#include "worker/optim/adamw_aten.h"
+
+namespace tessera {
+namespace {
+
+// bitsandbytes' min_8bit_size.
+constexpr int64_t kMinQuantized = 4096;
+
+static_assert(FlatLayout::kAlignment % kAdamWBlock == 0);
+
+at::ScalarType dtype_of(AdamWStateType type) {
+  if (type == AdamWStateType::kInt8) return at::kByte;
+  return type == AdamWStateType::kBfloat16 ? at::kBFloat16 : at::kFloat;
+}
+
+// Names the random draws of a unit in a step. Not std::hash, which may be another elsewhere.
+uint32_t draw_of(const std::string& unit, int64_t step) {
+  uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
+  for (const char c : unit) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3U;
+  hash ^= static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15U;
+  return static_cast<uint32_t>((hash * 0xd6e8feb86659fd93U) >> 32);
+}
+
+AdamWStep step_of(const AdamWState::Update& u, bool decays) {
+  const double correction1 = 1 - std::pow(u.beta1, static_cast<double>(u.step));
+  const double correction2 = 1 - std::pow(u.beta2, static_cast<double>(u.step));
+  const double decay = decays ? u.weight_decay : 0.0;
+  return {.gradient_scale = static_cast<float>(u.gradient_scale),
+          .decay = static_cast<float>(1 - u.learning_rate * decay),
+          .keep1 = static_cast<float>(1 - u.beta1),
+          .keep2 = static_cast<float>(1 - u.beta2),
+          .step_size = static_cast<float>(u.learning_rate / correction1),
+          .root_correction = static_cast<float>(std::sqrt(correction2)),
+          .epsilon = static_cast<float>(u.epsilon)};
+}
+
+}  // namespace
+
+AdamWState::AdamWState(const ShardedUnit& unit, int rank, const Options& options)
+    : options_(options),
+      name_(unit.layout().name),
+      used_numel_(unit.layout().used_numel),
+      first_(rank * unit.layout().shard_numel) {
+  list_segments(unit, rank);
+  const at::Device device = unit.options().device;
+  const auto make = [&](int64_t numel, at::ScalarType dtype) {
+    if (options_.offload) return empty_host({numel}, dtype, device).zero_();
+    return at::zeros({numel}, at::TensorOptions(device).dtype(dtype));
+  };
+  const auto make_means = [&](int64_t numel, at::ScalarType dtype) {
+    return AdamWMeans{make(numel, dtype), make(numel, dtype)};
+  };
+  const OwnerScope scope(Owner::kOptimizer);
+  means_ = make_means(unit.layout().shard_numel, dtype_of(options_.type));
+  if (options_.type != AdamWStateType::kInt8) return;
+  scales_ = make_means(unit.layout().shard_numel / kAdamWBlock, at::kFloat);
+  int64_t small = 0;
+  for (const Segment& segment : segments_) small += segment.small_begin < 0 ? 0 : segment.numel;
+  small_ = make_means(small, at::kFloat);
+}
+
+void AdamWState::list_segments(const ShardedUnit& unit, int rank) {
+  const FlatLayout& layout = unit.layout();
+  int64_t small = 0;
+  for (const FlatLayout::Slice& slice : layout.slices_of_rank(rank)) {
+    const bool is_small =
+        options_.type == AdamWStateType::kInt8 && slice.entry->numel < kMinQuantized;
+    segments_.push_back({slice.shard_begin, slice.numel,
+                         unit.decays(slice.entry - layout.entries.data()), is_small ? small : -1});
+    if (is_small) small += slice.numel;
+  }
+  for (const FlatEntry& entry : layout.entries) {
+    if (entry.numel >= kMinQuantized) continue;
+    small_numel_ += entry.numel;
+    small_first_ += std::clamp(first_ - entry.offset, int64_t{0}, entry.numel);
+  }
+}
+
+void AdamWState::update(const at::Tensor& weights, const at::Tensor& gradients,
+                        const Update& update) {
+  if (options_.type == AdamWStateType::kFloat32 && !on_cpu(weights))
+    return update_fused(weights, gradients, update);
+  const uint32_t draw = draw_of(name_, update.step) + static_cast<uint32_t>(first_);
+  const AdamWStep decaying = step_of(update, true), plain = step_of(update, false);
+  for (const Segment& segment : segments_) {
+    update_segment(segment, weights.narrow(0, segment.begin, segment.numel),
+                   gradients.narrow(0, segment.begin, segment.numel),
+                   segment.decays ? decaying : plain, draw + static_cast<uint32_t>(segment.begin));
+  }
+}
+
+// LibTorch's own kernel for lists of tensors.
+void AdamWState::update_fused(const at::Tensor& weights, const at::Tensor& gradients,
+                              const Update& update) {
+  const at::Tensor step =
+      at::full({}, static_cast<double>(update.step), weights.options().dtype(at::kFloat));
+  if (update.gradient_scale != 1.0) gradients.mul_(update.gradient_scale);
+  for (const bool decays : {true, false}) {
+    std::vector<at::Tensor> w, g, exp_avg, exp_avg_sq, steps;
+    for (const Segment& segment : segments_) {
+      if (segment.decays != decays) continue;
+      const AdamWMeans means = means_.narrow(segment.begin, segment.numel);
+      w.push_back(weights.narrow(0, segment.begin, segment.numel));
+      g.push_back(gradients.narrow(0, segment.begin, segment.numel));
+      exp_avg.push_back(means.exp_avg);
+      exp_avg_sq.push_back(means.exp_avg_sq);
+      steps.push_back(step);
+    }
+    if (w.empty()) continue;
+    at::_fused_adamw_(w, g, exp_avg, exp_avg_sq, {}, steps, update.learning_rate, update.beta1,
+                      update.beta2, decays ? update.weight_decay : 0.0, update.epsilon,
+                      /*amsgrad=*/false, /*maximize=*/false);
+  }
+}
+
+void AdamWState::update_segment(const Segment& segment, const at::Tensor& weights,
+                                const at::Tensor& gradients, const AdamWStep& step, uint32_t draw) {
+  const bool kernels = on_cpu(weights);
+  const auto in_float = kernels ? adamw_ : adamw_by_aten_;
+  if (segment.small_begin >= 0)
+    return in_float(weights, small_.narrow(segment.small_begin, segment.numel), gradients, step);
+  const AdamWMeans means = means_.narrow(segment.begin, segment.numel);
+  switch (options_.type) {
+    case AdamWStateType::kFloat32:
+      return in_float(weights, means, gradients, step);
+    case AdamWStateType::kBfloat16:
+      return (kernels ? adamw_bfloat_ : adamw_bfloat_by_aten_)(weights, means, gradients, step,
+                                                               draw);
+    case AdamWStateType::kInt8: {
+      const int64_t blocks = (segment.numel + kAdamWBlock - 1) / kAdamWBlock;
+      const AdamWMeans scales = scales_.narrow(segment.begin / kAdamWBlock, blocks);
+      return (kernels ? adamw_int8_ : adamw_int8_by_aten_)(weights, {means, scales}, gradients,
+                                                           step);
+    }
+  }
+}
+
+std::vector<FlatShard> AdamWState::vectors() const {
+  std::vector<FlatShard> shards;
+  const auto add = [&](const std::string& kind, const AdamWMeans& means, int64_t numel,
+                       std::optional<int64_t> begin) {
+    shards.push_back({name_ + "/exp_avg" + kind, means.exp_avg, numel, begin});
+    shards.push_back({name_ + "/exp_avg_sq" + kind, means.exp_avg_sq, numel, begin});
+  };
+  add("", means_, used_numel_, {});
+  if (options_.type != AdamWStateType::kInt8) return shards;
+  add(".scales", scales_, (used_numel_ + kAdamWBlock - 1) / kAdamWBlock, {});
+  if (small_numel_ > 0) add(".small", small_, small_numel_, small_first_);
+  return shards;
+}
+
+}  // namespace tessera
