@@ -74,23 +74,29 @@ std::string node_row(const v1::Node& node, absl::Time now) {
                       cell(absl::StrCat(absl::FormatDuration(age), " ago")), "</tr>");
 }
 
+std::string memory_row(int rank, const std::string& name, int64_t now, int64_t at_peak,
+                       int64_t own_peak) {
+  return absl::StrCat("<tr>", cell(absl::StrCat(rank)), cell(name), number(mebibytes(now)),
+                      number(mebibytes(at_peak)), number(mebibytes(own_peak)), "</tr>");
+}
+
 std::string memory_table(const JobSeries& series) {
   std::string table =
       "<h2>Memory (MiB)</h2><table><tr><th>rank</th><th>owner</th><th class=\"n\">now</th>"
       "<th class=\"n\">at peak</th><th class=\"n\">own peak</th></tr>";
-  for (const auto& [rank, snapshot] : series.memory) {
-    for (const v1::OwnerBytes& owner : snapshot.owners()) {
-      absl::StrAppend(&table, "<tr>", cell(absl::StrCat(rank)), cell(owner.owner()),
-                      number(mebibytes(owner.current_bytes())),
-                      number(mebibytes(owner.at_peak_bytes())),
-                      number(mebibytes(owner.peak_bytes())), "</tr>");
+  const auto add = [&table](int rank, const std::string& space, const auto& owners) {
+    for (const v1::OwnerBytes& owner : owners) {
+      table += memory_row(rank, absl::StrCat(space, owner.owner()), owner.current_bytes(),
+                          owner.at_peak_bytes(), owner.peak_bytes());
     }
-    absl::StrAppend(&table, "<tr>", cell(absl::StrCat(rank)), cell("all"),
-                    number(mebibytes(snapshot.current_bytes())),
-                    number(mebibytes(snapshot.peak_bytes())),
-                    number(mebibytes(snapshot.peak_bytes())), "</tr><tr>", cell(absl::StrCat(rank)),
-                    cell("resident set"), number(mebibytes(snapshot.rss_bytes())), number(""),
-                    number(mebibytes(snapshot.peak_rss_bytes())), "</tr>");
+  };
+  for (const auto& [rank, memory] : series.memory) {
+    add(rank, "", memory.owners());
+    table +=
+        memory_row(rank, "all", memory.current_bytes(), memory.peak_bytes(), memory.peak_bytes());
+    add(rank, "host: ", memory.host_owners());
+    table += memory_row(rank, "resident set", memory.rss_bytes(), memory.peak_rss_bytes(),
+                        memory.peak_rss_bytes());
   }
   return table + "</table>";
 }

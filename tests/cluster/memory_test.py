@@ -82,6 +82,24 @@ def check_process(ranks, small, large):
         )
 
 
+def check_limit(options, peak):
+    """On devices of three quarters of the peak the job fails once, and says what was held."""
+    with cluster(options.bin) as service:
+        model = service.directory / "model"
+        write_llama(model, *SMALL)
+        job = sft_job(options.assets, service.directory / "output", 2, max_steps=STEPS)
+        job["model"]["path"] = str(model)
+        job["resources"] = {"cpu_threads": 1, "device_memory": f"{peak * 3 // 4}B"}
+        done = service.call("run", str(service.write_job("job", job)))
+        print(done.stdout)
+        expect(done.returncode == 1, f"it ends with {done.returncode}: {done.stderr}")
+        expect("failed: cannot allocate " in done.stderr, done.stderr)
+        for text in ("device memory of rank ", "  parameters", "  refused: ", "tessera plan"):
+            expect(text in done.stdout, f"no {text!r} in what it prints")
+        expect("attempt 2" not in done.stdout, "it was tried again")
+        service.expect_gone()
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -102,6 +120,7 @@ def main():
         f"one rank holds {held} bytes of {count} parameters",
     )
     check_halves(large[1][0], large[2], layers)
+    check_limit(options, min(int(memory["peakBytes"]) for memory in small))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,13 @@ import ranks
 
 # 1.2 million parameters: much less would let the numbers of a step count for something.
 SIZE = {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4, "head_dim": 32}
+TECHNIQUES = {
+    "recompute": {},
+    "plain": {"gradient_checkpointing": False},
+    "offloading": {"gradient_checkpointing": False, "activation_offloading": True},
+    "tiles": {"gradient_checkpointing_policy": "full", "mlp_tile_tokens": 16},
+    "states": {"sharding": "zero2", "offload_optimizer_device": "cpu"},
+}
 # Of the peak, what no owner is named for.
 UNATTRIBUTED = 0.01
 
@@ -57,10 +64,12 @@ def last_memory(events):
 
 
 def check_snapshot(name, memory):
-    peak, owners = int(memory["peakBytes"]), memory["owners"]
-    added = sum(int(entry.get("atPeakBytes", 0)) for entry in owners)
-    expect(added == peak, f"{name}: the owners hold {added} bytes of {peak}")
-    other = int(memory.get("unattributedAtPeakBytes", 0))
+    for total, part in (("peakBytes", "owners"), ("hostPeakBytes", "hostOwners")):
+        peak = int(memory[total])
+        added = sum(int(entry["atPeakBytes"]) for entry in memory[part])
+        expect(added == peak, f"{name}: the {part} hold {added} bytes of {peak}")
+    peak = int(memory["peakBytes"])
+    other = int(memory["unattributedAtPeakBytes"])
     expect(
         other < UNATTRIBUTED * peak, f"{name}: {other} bytes of {peak} at the peak have no owner"
     )
@@ -73,22 +82,19 @@ def check_owners(options, scratch):
     saves = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
     shares = []
     for world in (1, 2):
-        for checkpointing in (True, False):
-            directory = scratch / f"{world}-{checkpointing}"
+        for name, techniques in TECHNIQUES.items():
+            directory = scratch / f"{world}-{name}"
             directory.mkdir()
             spec = make_spec(
-                options,
-                directory,
-                world,
-                data=held_out,
-                training=saves,
-                memory={"gradient_checkpointing": checkpointing},
+                options, directory, world, data=held_out, training=saves, memory=techniques
             )
             ranks.run(options.trainer, spec, world, directory)
             for rank in range(world):
                 memory = last_memory(ranks.read_events(directory / f"rank{rank}.out"))
-                expect(int(memory.get("rank", 0)) == rank, f"rank {memory.get('rank')}")
-                shares.append(check_snapshot(f"rank {rank} of {world}", memory))
+                expect(memory["rank"] == rank, f"rank {memory['rank']}")
+                shares.append(check_snapshot(f"{name}, rank {rank} of {world}", memory))
+                offloads = name in ("offloading", "states")
+                expect((int(memory["hostPeakBytes"]) > 0) == offloads, f"{name}: {memory}")
     return f"unattributed: {100 * max(shares):.3f}% of the peak at most"
 
 

@@ -204,6 +204,10 @@ def contains(outer, inner):
     return outer["ts"] <= inner["ts"] and end(inner) <= end(outer)
 
 
+def within(span, time):
+    return span["ts"] <= time <= end(span)
+
+
 def check_nesting(name, spans):
     """Spans of a thread lie in each other or apart."""
     open_spans = {}
@@ -216,8 +220,12 @@ def check_nesting(name, spans):
         stack.append(span)
 
 
-def check_timeline(name, trace, events):
-    """Tracks of memory by owner that go up and down, with the peak they reach."""
+def check_timeline(name, trace, operators, events):
+    """Tracks of memory by owner that go up and down over the other trace, and their peak."""
+    expect(
+        trace["baseTimeNanoseconds"] == operators["baseTimeNanoseconds"],
+        f"{name} counts from {trace['baseTimeNanoseconds']}, the other trace from another time",
+    )
     tracks = {}
     for event in trace["traceEvents"]:
         expect(event["ph"] == "C", f"{name} has {event}")
@@ -225,6 +233,9 @@ def check_timeline(name, trace, events):
     expect(trace["droppedEvents"] == 0, f"{name} lacks {trace['droppedEvents']} events")
     for owner in ("parameters", "activations", "head", "communication", "gradients", "optimizer"):
         expect(f"device: {owner}" in tracks, f"{name} has the tracks {sorted(tracks)}")
+    backward = next(e for e in operators["traceEvents"] if e.get("name") == "backward")
+    inside = [time for time, _ in tracks["device: activations"] if within(backward, time)]
+    expect(inside, f"{name}: nothing is allocated in backward")
     for track, samples in tracks.items():
         times = [time for time, _ in samples]
         expect(times == sorted(times), f"{name}: {track} goes back in time")
@@ -272,7 +283,13 @@ def check_traces(options, scratch):
     logs = [event["log"]["text"] for event in events if "log" in event]
     expect(any("step-3-rank-0.json" in text for text in logs), f"the log says {logs}")
     for name in names[::2]:
-        check_timeline(name, json.loads((output / "traces" / name).read_text()), events)
+        operators = name.replace("-memory", "")
+        check_timeline(
+            name,
+            json.loads((output / "traces" / name).read_text()),
+            json.loads((output / "traces" / operators).read_text()),
+            events,
+        )
     for name in names[1::2]:
         trace = json.loads((output / "traces" / name).read_text())
         spans = [event for event in trace["traceEvents"] if event.get("ph") == "X"]

@@ -14,6 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Microseconds since the epoch need more digits than a double has. The profiler's traces count from
+// a multiple of its three months; so do these, so that both lie over each other.
+constexpr int64_t kThreeMonthsNs = int64_t{7'889'238} * 1'000'000'000;
+
 class TraceFile {
  public:
   explicit TraceFile(const fs::path& path) : path_(path), file_(std::fopen(path.c_str(), "we")) {
@@ -42,7 +46,8 @@ class TraceFile {
 // Writes one sample of a track: its bytes from now on.
 class Tracks {
  public:
-  Tracks(TraceFile& file, int64_t begin_ns) : file_(file), begin_ns_(begin_ns) {}
+  Tracks(TraceFile& file, int64_t begin_ns, int64_t base_ns)
+      : file_(file), begin_ns_(begin_ns), base_ns_(base_ns) {}
 
   void begin(Space space, const std::vector<MemoryCell>& cells) {
     for (const MemoryCell& cell : cells) bytes_[index(space, cell.owner)] += cell.bytes;
@@ -62,24 +67,27 @@ class Tracks {
     return static_cast<size_t>(space) * kNumOwners + static_cast<size_t>(owner);
   }
   void sample(Space space, Owner owner, int64_t time_ns) {
+    const int64_t since_base_ns = time_ns - base_ns_;
     file_.print("%s{\"ph\":\"C\",\"pid\":%d,\"ts\":%" PRId64
                 ".%03d,\"name\":\"%s: %s\","
                 "\"args\":{\"bytes\":%" PRId64 "}}",
-                first_ ? "" : ",\n", ::getpid(), time_ns / 1000, static_cast<int>(time_ns % 1000),
-                space_name(space).data(), owner_name(owner).data(), bytes_[index(space, owner)]);
+                first_ ? "" : ",\n", ::getpid(), since_base_ns / 1000,
+                static_cast<int>(since_base_ns % 1000), space_name(space).data(),
+                owner_name(owner).data(), bytes_[index(space, owner)]);
     first_ = false;
   }
 
   TraceFile& file_;
-  const int64_t begin_ns_;
+  const int64_t begin_ns_, base_ns_;
   int64_t bytes_[kNumSpaces * kNumOwners]{};
   bool first_ = true;
 };
 
-void write_peak(const RecordedPeak& peak, Space space, TraceFile& file) {
+void write_peak(const RecordedPeak& peak, Space space, int64_t base_ns, TraceFile& file) {
+  const int64_t since_base_ns = peak.time_ns - base_ns;
   file.print("{\"space\":\"%s\",\"bytes\":%" PRId64 ",\"ts\":%" PRId64 ".%03d,\"cells\":[",
-             space_name(space).data(), peak.bytes, peak.time_ns / 1000,
-             static_cast<int>(peak.time_ns % 1000));
+             space_name(space).data(), peak.bytes, since_base_ns / 1000,
+             static_cast<int>(since_base_ns % 1000));
   const char* separator = "\n";
   for (const MemoryCell& cell : peak.cells) {
     file.print("%s{\"owner\":\"%s\",\"block\":\"%s\",\"phase\":\"%s\",\"bytes\":%" PRId64 "}",
@@ -94,16 +102,18 @@ void write_peak(const RecordedPeak& peak, Space space, TraceFile& file) {
 
 void write_timeline(const MemoryRecording& recording, const fs::path& path) {
   TraceFile file(path);
-  file.print("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-  Tracks tracks(file, recording.begin_ns);
+  const int64_t base_ns = recording.begin_ns / kThreeMonthsNs * kThreeMonthsNs;
+  file.print("{\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":%" PRId64 ",\"traceEvents\":[\n",
+             base_ns);
+  Tracks tracks(file, recording.begin_ns, base_ns);
   for (int space = 0; space < kNumSpaces; ++space) {
     tracks.begin(static_cast<Space>(space), recording.at_begin[space]);
   }
   for (const MemoryEvent& event : recording.events) tracks.add(event);
   file.print("],\n\"droppedEvents\":%" PRId64 ",\n\"memoryPeaks\":[\n", recording.num_dropped);
-  write_peak(peak_of(recording, Space::kDevice), Space::kDevice, file);
+  write_peak(peak_of(recording, Space::kDevice), Space::kDevice, base_ns, file);
   file.print(",\n");
-  write_peak(peak_of(recording, Space::kHost), Space::kHost, file);
+  write_peak(peak_of(recording, Space::kHost), Space::kHost, base_ns, file);
   file.print("]}\n");
   file.close();
 }

@@ -8,7 +8,8 @@
 
 namespace tessera {
 
-// Times are microseconds since the epoch. Beside the tracks the file has, under "memoryPeaks", what
+// Times are microseconds since the file's "baseTimeNanoseconds", which is that of LibTorch's
+// profiler: the two lie over each other. Beside the tracks the file has, under "memoryPeaks", what
 // each space held when it held most, by owner, block and phase. Throws std::system_error.
 void write_timeline(const MemoryRecording& recording, const std::filesystem::path& path);
 
