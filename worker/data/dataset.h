@@ -33,6 +33,7 @@ class Dataset {
   // their document.
   virtual int64_t num_tokens(int64_t index) const = 0;
   virtual int64_t num_labels(int64_t index) const = 0;
+  virtual std::vector<int32_t> lengths(int64_t index) const { return row(index).lengths; }
 };
 
 // Files, directories and patterns (see data_files.h) that are read one after the other.

@@ -20,6 +20,15 @@ Row PackedDataset::row(int64_t index) const {
   return row;
 }
 
+std::vector<int32_t> PackedDataset::lengths(int64_t index) const {
+  if (one_document_a_row_) return {static_cast<int32_t>(num_tokens(index))};
+  std::vector<int32_t> lengths;
+  plan_.for_each(index, [&](int64_t, int64_t, int64_t length) {
+    lengths.push_back(static_cast<int32_t>(length));
+  });
+  return lengths;
+}
+
 int64_t PackedDataset::num_tokens(int64_t index) const {
   int64_t total = 0;
   plan_.for_each(index, [&](int64_t, int64_t, int64_t length) { total += length; });

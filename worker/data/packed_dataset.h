@@ -19,6 +19,7 @@ class PackedDataset final : public Dataset {
   Row row(int64_t index) const override;
   int64_t num_tokens(int64_t index) const override;
   int64_t num_labels(int64_t index) const override;
+  std::vector<int32_t> lengths(int64_t index) const override;
 
  private:
   const Corpus corpus_;

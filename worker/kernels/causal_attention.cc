@@ -101,17 +101,6 @@ struct Problem {
 
   int64_t group() const { return num_heads / num_kv_heads; }
 
-  // Floating-point operations of so many products of all queries with the keys that they see.
-  double flops(int num_products) const {
-    double pairs = 0;
-    for (const Task& task : tasks) {
-      const auto length = static_cast<double>(task.length);
-      const double seen = window == 0 ? length : std::min(length, static_cast<double>(window));
-      pairs += seen * (seen + 1) / 2 + (length - seen) * seen;
-    }
-    return 2.0 * num_products * pairs * static_cast<double>(group() * head_dim);
-  }
-
   // For `matrices` times the scores of a block, a row a thread.
   at::Tensor make_scratch(int64_t matrices, const at::Tensor& q_TNH) const {
     return at::empty({num_kernel_threads(q_TNH), matrices * block_scores}, q_TNH.options());
@@ -154,12 +143,25 @@ void Problem::each_block(const Task& task, const Body& body) const {
 
 }  // namespace
 
+double attention_flops(const at::Tensor& q_TNH, const std::vector<int64_t>& cu_seqlens,
+                       int64_t window, int num_products) {
+  double pairs = 0;
+  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
+    const auto length = static_cast<double>(cu_seqlens[s + 1] - cu_seqlens[s]);
+    const double seen = window == 0 ? length : std::min(length, static_cast<double>(window));
+    pairs += seen * (seen + 1) / 2 + (length - seen) * seen;
+  }
+  return 2.0 * num_products * pairs * static_cast<double>(q_TNH.size(1) * q_TNH.size(2));
+}
+
 void causal_attention_out(const at::Tensor& out_TNH, const at::Tensor& lse, const at::Tensor& q_TNH,
                           const at::Tensor& k_TKH, const at::Tensor& v_TKH,
                           const std::vector<int64_t>& cu_seqlens, int64_t window) {
   const Problem problem(q_TNH, k_TKH, cu_seqlens, window);
   const at::Tensor all_scratch = problem.make_scratch(1, q_TNH);
-  if (q_TNH.is_meta()) return count_kernel(problem.flops(2), {q_TNH, k_TKH, v_TKH, out_TNH, lse});
+  if (q_TNH.is_meta())
+    return count_kernel(attention_flops(q_TNH, cu_seqlens, window, 2),
+                        {q_TNH, k_TKH, v_TKH, out_TNH, lse});
   const Heads q(q_TNH), k(k_TKH), v(v_TKH), out(out_TNH);
   auto* all_lse = lse.data_ptr<float>();
   const int64_t width = problem.head_dim;
@@ -200,8 +202,9 @@ void causal_attention_backward_out(const AttentionGradients& grads, const at::Te
   const Problem problem(q_TNH, k_TKH, cu_seqlens, window);
   const at::Tensor all_scratch = problem.make_scratch(2, q_TNH);
   if (q_TNH.is_meta()) {
-    return count_kernel(problem.flops(5), {q_TNH, k_TKH, v_TKH, out_TNH, lse, grad_out_TNH,
-                                           grads.q_TNH, grads.k_TKH, grads.v_TKH});
+    return count_kernel(
+        attention_flops(q_TNH, cu_seqlens, window, 5),
+        {q_TNH, k_TKH, v_TKH, out_TNH, lse, grad_out_TNH, grads.q_TNH, grads.k_TKH, grads.v_TKH});
   }
   const Heads q(q_TNH), k(k_TKH), v(v_TKH), out(out_TNH), grad_out(grad_out_TNH);
   const Heads grad_q(grads.q_TNH), grad_k(grads.k_TKH), grad_v(grads.v_TKH);

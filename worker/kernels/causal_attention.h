@@ -22,6 +22,11 @@ void causal_attention_out(const at::Tensor& out_TNH, const at::Tensor& lse, cons
                           const at::Tensor& k_TKH, const at::Tensor& v_TKH,
                           const std::vector<int64_t>& cu_seqlens, int64_t window);
 
+// Floating-point operations of so many products over all pairs of a query and a key that it sees:
+// forward has 2, backward 5.
+double attention_flops(const at::Tensor& q_TNH, const std::vector<int64_t>& cu_seqlens,
+                       int64_t window, int num_products);
+
 struct AttentionGradients {
   at::Tensor q_TNH, k_TKH, v_TKH;
 };

@@ -38,6 +38,10 @@ at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::
                    self.options());
 }
 
+at::Tensor& where_out(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor& out) {
+  return out;
+}
+
 void fused_adamw_(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                   at::TensorList, double, double, double, double, double, bool, bool,
                   const std::optional<at::Tensor>&, const std::optional<at::Tensor>&) {}
@@ -78,14 +82,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cpu_flash_backward(
     const at::Tensor&, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor&, const at::Tensor&, double, bool, const std::optional<at::Tensor>&,
     std::optional<double>) {
-  const at::TensorOptions wide = q.options().dtype(at::kFloat);
   at::Tensor grad_q = by_token(q), grad_k = by_token(k), grad_v = by_token(v);
-  const CpuFlashBlocks blocks(q, k);
-  const int64_t threads = num_kernel_threads(q), scores = 2 * blocks.queries * blocks.keys;
-  const at::Tensor wide_scores = at::empty({threads, scores}, wide);
-  const bool narrow = q.scalar_type() != at::kFloat;
-  const at::Tensor narrow_scores = at::empty({narrow ? threads : 0, scores}, q.options());
-  const at::Tensor sums = at::empty({blocks.queries}, wide);
+  // Its scratch is in CpuScratchScope.
   return {grad_q, grad_k, grad_v};
 }
 
@@ -95,6 +93,7 @@ void add_kernels(torch::Library& library) {
   library.impl("embedding_dense_backward", embedding_dense_backward);
   library.impl("bincount", bincount);
   library.impl("where.self", where);
+  library.impl("where.self_out", where_out);
   library.impl("_fused_adamw_", fused_adamw_);
   library.impl("_scaled_dot_product_flash_attention_for_cpu", cpu_flash_forward);
   library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", cpu_flash_backward);

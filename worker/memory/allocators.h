@@ -17,6 +17,10 @@ std::unique_ptr<c10::Allocator> make_cpu_allocator(MemoryLedger& ledger);
 // Blocks of meta tensors: charged, with no memory behind them.
 std::unique_ptr<c10::Allocator> make_meta_allocator(MemoryLedger& ledger);
 
+// What meta tensors allocate is charged as multiples of `bytes` from now on, as a GPU's caching
+// allocator gives it. 1: as asked for.
+void set_meta_granularity(int64_t bytes);
+
 // Blocks of `inner`, charged as well; `inner` must live for ever.
 std::unique_ptr<c10::Allocator> make_charging_allocator(MemoryLedger& ledger,
                                                         c10::Allocator& inner);

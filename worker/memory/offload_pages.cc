@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "worker/kernels/work.h"
 #include "worker/memory/host_memory.h"
 
 namespace tessera {
@@ -16,9 +17,11 @@ class HostPages final : public OffloadPages {
     pages_.push_back(empty_host({kOffloadPageBytes}, at::kByte, device_));
   }
   void write(int64_t page, int64_t offset, const at::Tensor& part) override {
+    if (part.is_meta()) count_host_bytes(part.numel());
     stream_.copy(place(page, offset, part), part);
   }
   void read(const at::Tensor& part, int64_t page, int64_t offset) override {
+    if (part.is_meta()) count_host_bytes(part.numel());
     stream_.copy(part, place(page, offset, part));
   }
   void will_read(int64_t, int64_t, int64_t) override {}

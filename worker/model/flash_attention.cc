@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "worker/kernels/causal_attention.h"
 #include "worker/kernels/stand_in.h"
+#include "worker/kernels/work.h"
 #include "worker/model/kept_attention.h"
 
 namespace tessera {
@@ -42,12 +44,14 @@ void allocate_backward_scratch(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
 struct FlashVarlen : Function<FlashVarlen> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
                             const at::Tensor& v_TKH, const at::Tensor& cu_seqlens,
-                            int64_t max_length, int64_t window, int64_t kept) {
+                            int64_t max_length, int64_t window, int64_t kept, double flops) {
     const AttentionOutputs outputs = kept_or_run(kept, [&] {
       if (q_TNH.is_meta()) {
-        return AttentionOutputs{
+        const AttentionOutputs made{
             at::empty(q_TNH.sizes(), q_TNH.options()),
             at::empty({q_TNH.size(1), q_TNH.size(0)}, q_TNH.options().dtype(at::kFloat))};
+        count_kernel(flops, {q_TNH, k_TKH, v_TKH, made.out_TNH});
+        return made;
       }
       auto made = at::_flash_attention_forward(
           q_TNH, k_TKH, v_TKH, cu_seqlens, cu_seqlens, max_length, max_length, /*dropout_p=*/0.0,
@@ -58,6 +62,7 @@ struct FlashVarlen : Function<FlashVarlen> {
     ctx->save_for_backward({q_TNH, k_TKH, v_TKH, outputs.out_TNH, outputs.lse, cu_seqlens});
     ctx->saved_data["max_length"] = max_length;
     ctx->saved_data["window"] = window;
+    ctx->saved_data["flops"] = flops;
     return outputs.out_TNH;
   }
 
@@ -67,8 +72,11 @@ struct FlashVarlen : Function<FlashVarlen> {
     const at::Tensor none;
     if (q.is_meta()) {
       const auto like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
-      const variable_list made{like(q), like(k), like(v), none, none, none, none};
+      const variable_list made{like(q), like(k), like(v), none, none, none, none, none};
       allocate_backward_scratch(q, k, cu_seqlens.size(0) - 1);
+      // Five products of the kind that forward has two of.
+      count_kernel(ctx->saved_data["flops"].toDouble() * 5 / 2,
+                   {grads[0], q, k, v, saved[3], made[0], made[1], made[2]});
       return made;
     }
     const int64_t max_length = ctx->saved_data["max_length"].toInt();
@@ -79,7 +87,7 @@ struct FlashVarlen : Function<FlashVarlen> {
         max_length, /*dropout_p=*/0.0, /*is_causal=*/true, no_state, no_state,
         /*scale=*/std::nullopt, tokens_before(ctx->saved_data["window"].toInt()),
         /*window_size_right=*/0);
-    return {grad_q, grad_k, grad_v, none, none, none, none};
+    return {grad_q, grad_k, grad_v, none, none, none, none, none};
   }
 };
 
@@ -99,7 +107,8 @@ at::Tensor flash_attention(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
     max_length = std::max(max_length, cu_seqlens[s + 1] - cu_seqlens[s]);
   const at::Tensor bounds = at::tensor(cu_seqlens, at::kInt).to(q_TNH.device());
   return FlashVarlen::apply(q_TNH, k_TKH, v_TKH, bounds, max_length, options.window,
-                            reinterpret_cast<int64_t>(options.kept));
+                            reinterpret_cast<int64_t>(options.kept),
+                            attention_flops(q_TNH, cu_seqlens, options.window, 2));
 }
 
 }  // namespace tessera

@@ -10,8 +10,6 @@
 namespace tessera {
 namespace {
 
-constexpr int kNumSums = 3;
-
 double at_least_one(int64_t count) { return static_cast<double>(std::max<int64_t>(1, count)); }
 
 }  // namespace

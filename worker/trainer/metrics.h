@@ -32,6 +32,8 @@ LabelMeans means(const LabelSums& sums, int64_t num_labels);
 // Gathers the sums of several microbatches on their device, and reads them once.
 class LabelSumsList {
  public:
+  static constexpr int kNumSums = 3;  // of a microbatch
+
   // Adds this rank's part of a microbatch. `loss_sum` is the objective's.
   void add(const at::Tensor& loss_sum, const HeadOutput& head, double aux_loss);
   // This rank's sums as float64 [3 * microbatches], to be summed over ranks.

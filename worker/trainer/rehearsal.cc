@@ -1,17 +1,22 @@
 #include "worker/trainer/rehearsal.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <ranges>
 #include <thread>
 
 #include "worker/checkpoint/snapshot.h"
+#include "worker/memory/cpu_scratch.h"
 #include "worker/kernels/meta_operators.h"
 #include "worker/kernels/stand_in.h"
 #include "worker/kernels/work.h"
+#include "worker/memory/allocators.h"
+#include "worker/memory/ledger.h"
 #include "worker/memory/report.h"
 #include "worker/model/stored_weights.h"
 #include "worker/trainer/cadence.h"
@@ -23,6 +28,8 @@ namespace tessera {
 namespace {
 
 const at::Device kRehearsed(at::kMeta);
+// Sizes that the caching allocator of a GPU gives are multiples of this.
+constexpr int64_t kCudaGranularity = 512;
 
 StandIn stand_in_of(const v1::JobSpec& spec, const RehearsalOptions& options) {
   if (spec.resources().device() == "cuda") return {.device = at::kCUDA};
@@ -71,10 +78,10 @@ void add(WorkCount& sum, const WorkCount& part, int64_t times) {
 class Rehearsed {
  public:
   Rehearsed(const v1::JobSpec& spec, const ModelConfig& config, Collectives& ranks,
-            const HeaviestMicrobatches& heaviest)
+            int64_t microbatches_per_step)
       : spec_(spec),
         ranks_(ranks),
-        heaviest_(heaviest),
+        microbatches_per_step_(microbatches_per_step),
         objective_(make_objective(spec)),
         trainable_(build_model(spec, config, ranks, kRehearsed)),
         optimizer_(make_optimizer(spec, trainable_, ranks.rank())),
@@ -82,16 +89,19 @@ class Rehearsed {
 
   DecoderModel& model() { return *trainable_.model; }
 
-  // A step of two microbatches at most: all after the first are as heavy as the heaviest of them.
+  // A step of two microbatches at most: those after the first are as heavy as the heaviest of them.
   // Returns what a whole step does.
-  WorkCount step(Snapshot* saved = nullptr) {
+  WorkCount step(const HeavyStep& heavy, Snapshot* saved = nullptr) {
     WorkCount first, later, rest;
     Counting counting;
+    at::Tensor skipped;
     StepMicrobatches microbatches;
-    microbatches.num_labels.assign(heaviest_.microbatches_per_step > 1 ? 2 : 1, 1);
+    microbatches.num_labels.assign(microbatches_per_step_ > 1 ? 2 : 1, 1);
     microbatches.batch = [&](int64_t index) {
       counting.begin(index == 0 ? first : later);
-      return (index == 0 ? heaviest_.first : heaviest_.later).batch(kRehearsed);
+      if (index == 0) return heavy.first.batch(kRehearsed);
+      skipped = metrics_of(heavy.later.place - 1);
+      return heavy.later.batch(kRehearsed);
     };
     microbatches.before_update = [saved] {
       if (saved != nullptr) saved->detach();
@@ -105,13 +115,16 @@ class Rehearsed {
     counting.end();
     WorkCount total = rest;
     add(total, first, 1);
-    add(total, later, heaviest_.microbatches_per_step - 1);
+    add(total, later, microbatches_per_step_ - 1);
     return total;
   }
 
   void evaluate(const MicrobatchShape& shape) {
-    evaluate_microbatches({*objective_, trainable_, ranks_, kRehearsed}, 1,
-                          [&](int64_t) { return shape.batch(kRehearsed); });
+    at::Tensor skipped;
+    evaluate_microbatches({*objective_, trainable_, ranks_, kRehearsed}, 1, [&](int64_t) {
+      skipped = metrics_of(shape.place);
+      return shape.batch(kRehearsed);
+    });
   }
 
   // What a save that nobody has begun to write holds.
@@ -120,9 +133,15 @@ class Rehearsed {
   }
 
  private:
+  // What microbatches that are left out leave behind.
+  static at::Tensor metrics_of(int64_t count) {
+    return at::empty({count * LabelSumsList::kNumSums},
+                     at::TensorOptions(kRehearsed).dtype(at::kDouble));
+  }
+
   const v1::JobSpec& spec_;
   Collectives& ranks_;
-  const HeaviestMicrobatches& heaviest_;
+  const int64_t microbatches_per_step_;
   std::unique_ptr<Objective> objective_;
   TrainableModel trainable_;
   std::unique_ptr<AdamW> optimizer_;
@@ -162,23 +181,28 @@ void set_cost(const WorkCount& work, v1::StepCost& cost) {
 
 void run(const v1::JobSpec& spec, const ModelConfig& config, RehearsalData& data,
          const RehearsalOptions& options, v1::Rehearsal& result) {
-  const HeaviestMicrobatches heaviest = data.training(spec, config);
+  const HeaviestMicrobatches& heaviest = data.training(spec, config);
   const std::unique_ptr<Collectives> ranks = make_group(spec, heaviest.rank, options);
-  Rehearsed job(spec, config, *ranks, heaviest);
-  job.step();
-  set_cost(job.step(), *result.mutable_cost());
-  if (!spec.data().eval().empty()) job.evaluate(data.held_out(spec, config).first);
+  Rehearsed job(spec, config, *ranks, heaviest.microbatches_per_step);
+  const HeavyStep& heavy = heaviest.steps.front();
+  job.step(heavy);
+  set_cost(job.step(heavy), *result.mutable_cost());
+  for (const HeavyStep& other : heaviest.steps | std::views::drop(1)) job.step(other);
+  if (!spec.data().eval().empty()) {
+    for (const HeavyStep& held_out : data.held_out(spec, config).steps)
+      job.evaluate(held_out.first);
+  }
   // On a GPU the copy is none of the device's.
   if (spec.resources().device() == "cpu" &&
       saves_between_steps(spec.training(), heaviest.total_steps)) {
     const std::unique_ptr<Snapshot> saved = job.snapshot();
-    job.step(saved.get());
-    job.step();
+    job.step(heavy, saved.get());
+    job.step(heavy);
   }
   result.set_rank(heaviest.rank);
   set_parameters(job.model(), result);
-  result.set_num_tokens(heaviest.first.num_tokens +
-                        (heaviest.microbatches_per_step - 1) * heaviest.later.num_tokens);
+  result.set_num_tokens(heavy.first.num_tokens +
+                        (heaviest.microbatches_per_step - 1) * heavy.later.num_tokens);
 }
 
 }  // namespace
@@ -189,7 +213,10 @@ v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
   const std::lock_guard lock(one_at_a_time);
   MemoryLedger& ledger = MemoryLedger::install_meta();
   register_meta_operators();
-  const StandInScope stand_in(stand_in_of(spec, options));
+  const StandIn device_stood_for = stand_in_of(spec, options);
+  const StandInScope stand_in(device_stood_for);
+  const CpuScratchScope scratch;
+  set_meta_granularity(device_stood_for.device == at::kCUDA ? kCudaGranularity : 1);
   const c10::AutoGradMode with_grad(true);
   const OwnerScope scope(Owner::kOther);
   ledger.reset_peak();

@@ -35,10 +35,6 @@ struct StepMicrobatches {
   int64_t size() const { return std::ssize(num_labels); }
 };
 
-// The optimizer of the job, over the shards of `rank`.
-std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableModel& trainable,
-                                      int rank);
-
 class TrainStep {
  public:
   // All outlive the step.

@@ -1,0 +1,24 @@
+// Memory that LibTorch's CPU operators take beside their outputs, and that meta tensors do not
+// show.
+#pragma once
+
+#include <ATen/record_function.h>
+
+namespace tessera {
+
+// While it lives, operators of this thread on tensors that stand for a CPU's (stand_in.h) take that
+// memory, too, for as long as they run. Matrix products in bfloat16 are oneDNN's: what they take
+// follows from the processor and the number of threads in ways of its own, so each shape is run
+// once on real memory, no dimension above 1,024, and remembered.
+class CpuScratchScope {
+ public:
+  CpuScratchScope();
+  ~CpuScratchScope();
+  CpuScratchScope(const CpuScratchScope&) = delete;
+  CpuScratchScope& operator=(const CpuScratchScope&) = delete;
+
+ private:
+  at::CallbackHandle callback_;
+};
+
+}  // namespace tessera
