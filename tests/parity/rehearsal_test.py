@@ -112,6 +112,30 @@ MORE = {
     "chooses_chunks": ("llama", "mixed", 1, {"memory": {"head_chunk_tokens": 0}}),
     "three_ranks": ("qwen3", "short", 3, {"memory": {"gradient_checkpointing": False}}),
 }
+# Weights, gradients and optimizer states, each on two ranks.
+SHARDED = {
+    name: ("llama", "mixed", 2, {"memory": memory} | more)
+    for name, memory, more in [
+        ("zero1", {"sharding": "zero1"}, {"training": {"gradient_accumulation_steps": 2}}),
+        ("zero1_bfloat16", {"sharding": "zero1"}, {"model": {"dtype": "bfloat16"}}),
+        ("zero2", {"sharding": "zero2"}, {}),
+        ("keeps_last_block", {"reshard_keeps_last": 1}, {}),
+        ("bfloat16_states", {"optimizer_state_dtype": "bfloat16"}, {}),
+        ("int8_states", {"optimizer_state_dtype": "int8"}, {}),
+        (
+            "updates_in_backward",
+            {"optimizer_in_backward": True},
+            {"training": {"max_grad_norm": 0}},
+        ),
+        ("offloads_optimizer", {"offload_optimizer_device": "cpu"}, {}),
+        ("offloads_parameters", {"offload_param_device": "cpu"}, {}),
+        (
+            "offloads_both",
+            {"offload_optimizer_device": "cpu", "offload_param_device": "cpu"},
+            {},
+        ),
+    ]
+}
 # Experts take what tokens choose; a rehearsal deals evenly.
 EXPERTS = {
     "mixtral": ("mixtral", "mixed", 1, {}),
@@ -210,7 +234,7 @@ def main():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("case", nargs="*")
     options = parser.parse_args()
-    everything = SLICE | MORE | EXPERTS
+    everything = SLICE | MORE | SHARDED | EXPERTS
     names = options.case or (everything if options.all else SLICE)
     failures = [found for name in names if (found := check(options, name, everything[name]))]
     for failure in failures:
