@@ -109,8 +109,8 @@ MORE = {
         {"memory": {"mlp_tile_tokens": 32, "gradient_checkpointing": False}},
     ),
     "tiles_of_fused_blocks": ("qwen3", "mixed", 1, {"memory": {"mlp_tile_tokens": 32}}),
-    # On several ranks the one with the heaviest microbatch is not always the one with the most states:
-    # int8 leaves small parameters in float32, and they lie where they lie.
+    # On one rank: int8 leaves small parameters in float32, and of several ranks the one with the
+    # heaviest microbatch is not always the one that has most of them.
     "int8_states": ("llama", "mixed", 1, {"memory": {"optimizer_state_dtype": "int8"}}),
     "chooses_chunks": ("llama", "mixed", 1, {"memory": {"head_chunk_tokens": 0}}),
     "three_ranks": ("qwen3", "short", 3, {"memory": {"gradient_checkpointing": False}}),
