@@ -38,6 +38,8 @@ class Case:
     sft: dict = dataclasses.field(default_factory=dict)
     training: dict = dataclasses.field(default_factory=dict)
     memory: dict = dataclasses.field(default_factory=dict)
+    # Adapters, which begin as adapters.py says. Empty: every weight is trained.
+    peft: dict = dataclasses.field(default_factory=dict)
     # Case with the same numbers. Its expectation serves: the option is Tessera's own.
     same_as: str = ""
 
@@ -49,6 +51,10 @@ class Case:
 
     def memory_options(self):
         return MEMORY | self.memory
+
+
+def lora(**options):
+    return {"lora_r": 4, "lora_alpha": 12, "lora_dropout": 0.0} | options
 
 
 def packed(strategy, **sft):
@@ -243,6 +249,39 @@ CASES = {
             "early_stopping_patience": 2,
             "early_stopping_threshold": 0.001,
         },
+    ),
+    # Adapters.
+    "lora": Case(peft=lora()),
+    "lora_all_linear": Case(
+        model="llama_bias",
+        data="short",
+        sft=packed("bfd", max_length=64),
+        training={"gradient_accumulation_steps": 2, "max_steps": 5},
+        peft=lora(lora_target_modules=["all-linear"]),
+    ),
+    "lora_rslora": Case(
+        model="qwen3",
+        training={"weight_decay": 0.1},
+        memory={"gradient_checkpointing": False},
+        peft=lora(use_rslora=True, lora_target_modules=["o_proj", "up_proj", "down_proj"]),
+    ),
+    "lora_dora": Case(
+        model="qwen2",
+        training={"weight_decay": 0.1},
+        peft=lora(use_dora=True, lora_target_modules=["q_proj", "k_proj", "gate_proj"]),
+    ),
+    "lora_modules_to_save": Case(
+        training={"weight_decay": 0.1},
+        peft=lora(lora_modules_to_save=["embed_tokens", "lm_head", "norm"]),
+    ),
+    "lora_eval": Case(
+        model="mistral",
+        eval="few",
+        training={"eval_strategy": "steps", "eval_steps": 3},
+        peft=lora(),
+    ),
+    "lora_experts_frozen": Case(
+        model="qwen3_moe", peft=lora(lora_target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
     ),
     "reshard_off": Case(memory={"reshard_after_forward": False}, same_as="text_padded"),
     "head_chunks": Case(memory={"head_chunk_tokens": 7}, same_as="text_padded"),

@@ -10,6 +10,7 @@ import itertools
 import json
 
 import rows
+from weights import read_safetensors
 
 CASES = [
     "sft_text_padded",
@@ -37,6 +38,7 @@ CASES = [
     "sft_prompt_completion",
     "sft_prompt_completion_full_loss",
     "sft_prompt_completion_packing",
+    "sft_lora",
 ]
 # Of two processes; the file names no configuration of its own.
 DISTRIBUTED = {"sft_ddp2": "sft_text_padded", "sft_fsdp2_forced": "sft_text_padded"}
@@ -81,8 +83,32 @@ def job(name, kit, world):
     }
     if name in DISTRIBUTED:
         return spec, {"steps": read(kit, name)["ranks"][0]["steps"]}
-    norms = {parameter: entry["l2"] for parameter, entry in record["final_weights"].items()}
-    return spec, {"steps": record["steps"], "weight_norms": norms}
+    trained = {
+        parameter.replace(".default.", "."): entry["l2"]
+        for parameter, entry in record["final_weights"].items()
+        if entry["trained"] or "lora" not in record
+    }
+    expected = {"steps": record["steps"], "weight_norms": trained}
+    if "lora" in record:
+        spec["peft"], expected["adapter"] = adapter(record, kit)
+    return spec, expected
+
+
+def adapter(record, kit):
+    """(peft of the JobSpec, tensors) of the adapter that the run began with."""
+    file = kit / "expected" / record["initial_adapter"]
+    tensors = {
+        name.replace(".default.", "."): values.astype("float32")
+        for name, values in read_safetensors(file)
+    }
+    targets = {name.split(".lora_")[0].rsplit(".", 1)[1] for name in tensors}
+    options = {
+        "lora_r": record["lora"]["r"],
+        "lora_alpha": record["lora"]["alpha"],
+        "lora_dropout": 0.0,
+        "lora_target_modules": sorted(targets),
+    }
+    return options, tensors
 
 
 def read(kit, name):

@@ -16,6 +16,7 @@ import tempfile
 
 import kit
 import ranks
+from adapters import write_adapter
 from cases import CASES, check_assets, expectation
 from weights import weight_norms
 
@@ -89,6 +90,9 @@ def own_job(name, assets, world):
         "training": training,
         "memory": case.memory_options(),
     }
+    if case.peft:
+        spec["peft"] = case.peft
+        expected["adapter"] = None  # as adapters.py makes it
     return spec, expected
 
 
@@ -165,6 +169,10 @@ def check(name, spec, expected, options):
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         complete(spec, options.world, scratch / "output")
+        if "adapter" in expected:
+            model = pathlib.Path(spec["model"]["path"])
+            write_adapter(scratch / "adapter", model, spec["peft"], expected["adapter"])
+            spec["peft"] = spec["peft"] | {"adapter_path": str(scratch / "adapter")}
         try:
             events = ranks.run(options.trainer, spec, options.world, scratch)
         except ranks.RunError as error:

@@ -17,15 +17,17 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import datasets
+import peft
 import rows
 import torch
 import transformers
 import trl
+from adapters import write_adapter
 from cases import CASES, EXPECTED
 from make_assets import make_assets
 from weights import weight_norms
 
-PACKAGES = ["trl", "transformers", "torch", "accelerate", "datasets", "tokenizers"]
+PACKAGES = ["trl", "transformers", "torch", "accelerate", "datasets", "tokenizers", "peft"]
 STEP_FIELDS = [
     "step",
     "loss",
@@ -58,6 +60,10 @@ def train(case, assets, attention):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         model_dir, dtype=torch.float32, attn_implementation=attention
     )
+    if case.peft:
+        with tempfile.TemporaryDirectory() as adapter:
+            write_adapter(pathlib.Path(adapter), model_dir, case.peft)
+            model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(assets / "tokenizer")
     sft, training = case.sft_options(), case.training_options()
     sft["max_length"] = sft["max_length"] or None  # TRL's word for no limit

@@ -9,7 +9,9 @@ by one, whose next step has the same loss.
 """
 
 import argparse
+import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -115,6 +117,35 @@ def check_states(options, scratch, plain, dtype):
     return f"largest relative error {error:.1e}"
 
 
+def check_not_finite(options, scratch):
+    """Weights that took in what is not finite are never saved."""
+    output = scratch / "not-finite"
+    spec = make_spec(
+        options.assets,
+        1,
+        output,
+        {"optimizer_in_backward": True},
+        learning_rate=1e30,
+        save_steps=1,
+        async_save=False,
+    )
+    path = scratch / "input.json"
+    path.write_text(json.dumps({"spec": spec, "job_id": "states", "attempt": 1}))
+    done = subprocess.run(
+        [options.trainer, "--input", path],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=ranks.TIMEOUT_SECONDS,
+        check=False,
+    )
+    failure = json.loads(done.stdout.splitlines()[-1]).get("failed", {})
+    expect("at step 2 with training.learning_rate = 1e+30" in failure.get("message", ""), failure)
+    saved = sorted(path.name for path in output.glob("checkpoint-*"))
+    expect(saved == ["checkpoint-1"], f"there are {saved}")
+    return failure["message"]
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -139,6 +170,7 @@ def main():
         plain = steps_of(options, spec, 2)
         for name, memory in EXACT.items():
             attempt(name, check_exact, scratch, plain, name, memory)
+        attempt("what is not finite", check_not_finite, scratch)
         for dtype in ("float32", "bfloat16", "int8"):
             attempt(f"states in {dtype}", check_states, scratch, plain, dtype)
     sys.exit(1 if failed else 0)

@@ -21,7 +21,7 @@ def read_safetensors(path):
             ).view(np.float32)
         else:
             raise ValueError(f"{path}: {name} is {entry['dtype']}")
-        yield name, values.astype(np.float64)
+        yield name, values.astype(np.float64).reshape(entry["shape"])
 
 
 def weight_norms(directory):

@@ -6,12 +6,14 @@
 #include <array>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "worker/checkpoint/durable_files.h"
 #include "worker/checkpoint/tensor_io.h"
 #include "worker/errors.h"
+#include "worker/model/adapter_names.h"
 
 namespace tessera {
 namespace {
@@ -51,27 +53,42 @@ struct ExportPlan {
   int64_t weight_bytes = 0;
 };
 
+std::vector<std::string> stored_names(const FlatEntry& entry, const ExportOptions& options) {
+  std::vector<std::string> names{entry.name};
+  const auto also = options.also_as.find(entry.name);
+  if (also != options.also_as.end()) names.push_back(also->second);
+  if (options.adapter_config.empty()) return names;
+  for (std::string& name : names) name = adapter_tensor_name(name);
+  return names;
+}
+
 // A tensor larger than a file may be gets a file of its own, and the files around it go on.
 void deal_to_files(const std::vector<FlatLayout>& layouts, const ExportOptions& options,
                    ExportPlan& plan) {
+  // PEFT reads adapters from one file.
+  const int64_t max_bytes =
+      options.adapter_config.empty() ? options.max_file_bytes : std::numeric_limits<int64_t>::max();
   WeightFile current;
   int64_t file_bytes = 0;
+  const auto deal = [&](const std::string& name, const TensorInfo& info) {
+    const int64_t bytes = info.numel * static_cast<int64_t>(c10::elementSize(options.dtype));
+    plan.num_elements += info.numel;
+    plan.weight_bytes += bytes;
+    if (bytes > max_bytes) {
+      plan.files.emplace_back().tensors = {{name, info}};
+      return;
+    }
+    if (file_bytes + bytes > max_bytes) {
+      plan.files.push_back(std::exchange(current, {}));
+      file_bytes = 0;
+    }
+    current.tensors.emplace_back(name, info);
+    file_bytes += bytes;
+  };
   for (const FlatLayout& layout : layouts) {
     for (const FlatEntry& entry : layout.entries) {
-      const TensorInfo info{options.dtype, entry.shape, entry.numel};
-      const int64_t bytes = entry.numel * static_cast<int64_t>(c10::elementSize(options.dtype));
-      plan.num_elements += entry.numel;
-      plan.weight_bytes += bytes;
-      if (bytes > options.max_file_bytes) {
-        plan.files.emplace_back().tensors = {{entry.name, info}};
-        continue;
-      }
-      if (file_bytes + bytes > options.max_file_bytes) {
-        plan.files.push_back(std::exchange(current, {}));
-        file_bytes = 0;
-      }
-      current.tensors.emplace_back(entry.name, info);
-      file_bytes += bytes;
+      for (const std::string& name : stored_names(entry, options))
+        deal(name, {options.dtype, entry.shape, entry.numel});
     }
   }
   if (!current.tensors.empty()) plan.files.push_back(std::move(current));
@@ -85,6 +102,7 @@ ExportPlan make_plan(const std::vector<FlatLayout>& layouts, const ExportOptions
     char name[64];
     std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, plan.files.size());
     file.name = plan.files.size() == 1 ? "model.safetensors" : name;
+    if (!options.adapter_config.empty()) file.name = kAdapterWeights;
     std::sort(file.tensors.begin(), file.tensors.end(),
               [](const auto& a, const auto& b) { return a.first < b.first; });
     file.layout = lay_out_safetensors(file.tensors);
@@ -103,27 +121,54 @@ void create_files(const fs::path& directory, const ExportPlan& plan) {
   }
 }
 
+// The part of a layout that lies in this rank's shard, into each of its places.
+class SliceWriter {
+ public:
+  SliceWriter(const fs::path& directory, const ExportPlan& plan, const ExportOptions& options)
+      : directory_(directory), plan_(plan), options_(options) {}
+
+  void write(const FlatLayout::Slice& slice, int64_t done, const at::Tensor& values) {
+    const auto element_bytes = static_cast<int64_t>(c10::elementSize(options_.dtype));
+    for (const std::string& name : stored_names(*slice.entry, options_)) {
+      const ExportPlan::Place place = plan_.places.at(name);
+      write_tensor(file(place.file), place.offset + (slice.entry_begin + done) * element_bytes,
+                   values, options_.dtype);
+    }
+  }
+  void sync_and_close() {
+    for (auto& [index, file] : files_) file.sync_and_close();
+  }
+
+ private:
+  OutputFile& file(size_t index) {
+    auto found = files_.find(index);
+    if (found == files_.end()) {
+      const fs::path path = directory_ / plan_.files[index].name;
+      found = files_.emplace(index, OutputFile::open(path)).first;
+    }
+    return found->second;
+  }
+
+  const fs::path& directory_;
+  const ExportPlan& plan_;
+  const ExportOptions& options_;
+  std::map<size_t, OutputFile> files_;
+};
+
 void write_slices(const fs::path& directory, const ExportPlan& plan,
                   const std::vector<FlatLayout>& layouts, const ShardReader& shards,
-                  at::ScalarType dtype, int rank) {
-  std::map<size_t, OutputFile> files;
-  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+                  const ExportOptions& options, int rank) {
+  SliceWriter writer(directory, plan, options);
   for (size_t i = 0; i < layouts.size(); ++i) {
+    options.before_layout(i);
     for (const FlatLayout::Slice& slice : layouts[i].slices_of_rank(rank)) {
-      const ExportPlan::Place place = plan.places.at(slice.entry->name);
-      auto file = files.find(place.file);
-      if (file == files.end()) {
-        file = files.emplace(place.file, OutputFile::open(directory / plan.files[place.file].name))
-                   .first;
-      }
       for (int64_t done = 0; done < slice.numel; done += kPieceElements) {
         const int64_t numel = std::min(kPieceElements, slice.numel - done);
-        write_tensor(file->second, place.offset + (slice.entry_begin + done) * element_bytes,
-                     shards(i, slice.shard_begin + done, numel), dtype);
+        writer.write(slice, done, shards(i, slice.shard_begin + done, numel));
       }
     }
   }
-  for (auto& [index, file] : files) file.sync_and_close();
+  writer.sync_and_close();
 }
 
 std::string read_file(const fs::path& path) {
@@ -147,6 +192,26 @@ void copy_if_there(const fs::path& source, const fs::path& directory) {
     write_durably(directory / source.filename(), read_file(source));
 }
 
+std::string index_of(const ExportPlan& plan) {
+  nlohmann::json index;  // sorts keys, as transformers does
+  index["metadata"] = {{"total_parameters", plan.num_elements}, {"total_size", plan.weight_bytes}};
+  for (const WeightFile& file : plan.files) {
+    for (const auto& [name, info] : file.tensors) index["weight_map"][name] = file.name;
+  }
+  return index.dump(2) + "\n";
+}
+
+void write_configs(const fs::path& directory, const ExportPlan& plan,
+                   const ExportOptions& options) {
+  if (!options.adapter_config.empty())
+    return write_durably(directory / kAdapterConfig, options.adapter_config);
+  if (plan.files.size() > 1)
+    write_durably(directory / "model.safetensors.index.json", index_of(plan));
+  write_durably(directory / "config.json",
+                config_text(options.model_source / "config.json", options.dtype));
+  copy_if_there(options.model_source / "generation_config.json", directory);
+}
+
 void copy_tokenizer(const fs::path& source, const fs::path& directory) {
   for (const char* name : kTokenizerFiles) copy_if_there(source / name, directory);
   std::error_code ignored;
@@ -162,15 +227,6 @@ void set_chat_template(const std::string& text, const fs::path& directory) {
   fs::remove_all(directory / kChatTemplates);
   fs::remove(directory / "chat_template.jinja");
   write_durably(directory / "chat_template.jinja", text);
-}
-
-std::string index_of(const ExportPlan& plan) {
-  nlohmann::json index;  // sorts keys, as transformers does
-  index["metadata"] = {{"total_parameters", plan.num_elements}, {"total_size", plan.weight_bytes}};
-  for (const WeightFile& file : plan.files) {
-    for (const auto& [name, info] : file.tensors) index["weight_map"][name] = file.name;
-  }
-  return index.dump(2) + "\n";
 }
 
 void check_arguments(const ExportOptions& options, const std::vector<FlatLayout>& layouts,
@@ -201,16 +257,11 @@ int64_t export_hugging_face(const ExportOptions& options, const std::vector<Flat
       fs::create_directory(temporary);
       create_files(temporary, plan);
     });
-    run_together(ranks, what, [&] {
-      write_slices(temporary, plan, layouts, shards, options.dtype, ranks.rank());
-    });
+    run_together(ranks, what,
+                 [&] { write_slices(temporary, plan, layouts, shards, options, ranks.rank()); });
     run_together(ranks, what, [&] {
       if (!first) return;
-      if (plan.files.size() > 1)
-        write_durably(temporary / "model.safetensors.index.json", index_of(plan));
-      write_durably(temporary / "config.json",
-                    config_text(options.model_source / "config.json", options.dtype));
-      copy_if_there(options.model_source / "generation_config.json", temporary);
+      write_configs(temporary, plan, options);
       copy_tokenizer(options.tokenizer_source, temporary);
       if (!options.chat_template.empty()) set_chat_template(options.chat_template, temporary);
       publish_directory(options.directory);

@@ -1,4 +1,5 @@
-// Weights as a Hugging Face directory that transformers loads, and saves again as the same bytes.
+// Weights as a Hugging Face directory that transformers loads, and saves again as the same bytes;
+// or adapters as PEFT loads them.
 //
 // model*.safetensors are written as the safetensors package does (tensors by name, a header padded
 // to 8 bytes, metadata {"format": "pt"}), split and indexed as transformers does. All other files
@@ -10,6 +11,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,13 @@ struct ExportOptions {
   std::string chat_template;               // in place of the tokenizer's; empty: none is
   at::ScalarType dtype = at::kFloat;       // that weights are stored in
   int64_t max_file_bytes = kMaxExportFileBytes;
+  // Not empty: an adapter directory is written, with this as its adapter_config.json, the weights
+  // in adapter_model.safetensors under the names that PEFT has for them, and the tokenizer.
+  std::string adapter_config;
+  // Names under which some parameters are written once more.
+  std::map<std::string, std::string> also_as = {};
+  // Called on every rank, in order, before the elements of a layout are read.
+  std::function<void(size_t layout)> before_layout = [](size_t) {};
 };
 
 // Elements [begin, begin + numel) of this rank's shard of the layout number `layout`: float32, 1-D.

@@ -85,6 +85,10 @@ struct CpuTypedKernels {
   // derivatives by logprob and mean_logprob are of_label and of_mean. p is exps / sum_of_exps.
   void (*logit_gradient)(T* gradient, const float* exps, float sum_of_exps, float of_label,
                          float of_mean, int64_t label, int64_t width);
+  // `count` weights of NF4 codes, two a byte, the first in the upper half; a scale each kNf4Block.
+  void (*dequantize_nf4)(T* out, const uint8_t* codes, const float* scales, int64_t count);
+  // out = codes * scale.
+  void (*dequantize_int8)(T* out, const int8_t* codes, float scale, int64_t count);
 };
 
 struct CpuKernels {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace tessera {
 namespace {
@@ -11,11 +12,11 @@ constexpr std::array<float, kDecades> kScales = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-
 
 int parts_of(const DynamicMap& map, int decade) { return (map.is_signed ? 1 : 2) << decade; }
 
-// torch.linspace(0.1, 1, count) in float32.
+// torch.linspace(0.1, 1, count) in float32, with each product added unrounded.
 float boundary(int i, int count) {
   const float step = (1.0f - 0.1f) / static_cast<float>(count - 1);
-  if (i < count / 2) return 0.1f + step * static_cast<float>(i);
-  return 1.0f - step * static_cast<float>(count - 1 - i);
+  if (i < count / 2) return std::fma(step, static_cast<float>(i), 0.1f);
+  return std::fma(-step, static_cast<float>(count - 1 - i), 1.0f);
 }
 
 void fill_values(DynamicMap& map) {

@@ -61,15 +61,13 @@ class DecoderBlock : public Layer {
     normed_feed_forward_.run = [this](const at::Tensor& x_TD, const Stream& stream) {
       return feed_forward_->forward(norm(x_TD, post_norm_), stream);
     };
-    normed_feed_forward_.parameters = {&post_norm_};
-    feed_forward_->list(normed_feed_forward_.parameters);
   }
 
   at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) override {
     const at::Tensor mixed_TD =
         x_TD + dropped(attention(norm(x_TD, input_norm_), stream), stream, Draw::kAttention);
     const at::Tensor y_TD = stream.mlp_tile_tokens > 0
-                                ? run_in_tiles(mixed_TD, normed_feed_forward_, stream)
+                                ? run_in_tiles(mixed_TD, with_parameters(), stream)
                                 : normed_feed_forward_.run(mixed_TD, stream);
     return mixed_TD + dropped(y_TD, stream, Draw::kFeedForward);
   }
@@ -78,7 +76,7 @@ class DecoderBlock : public Layer {
                                          RecomputePolicy policy) override {
     const bool drops =
         stream.training && (config_.attention_dropout > 0 || config_.hidden_dropout > 0);
-    if (!fused_ || drops || !can_run_fused(x_TD, parameters())) return {};
+    if (!fused_ || drops || !can_run_fused(x_TD, parameters(), linears(), stream)) return {};
     return fused_block(x_TD, *fused_, stream, policy);
   }
 
@@ -91,7 +89,22 @@ class DecoderBlock : public Layer {
     return list;
   }
 
+  std::vector<Linear*> linears() override {
+    std::vector<Linear*> list{&q_, &k_, &v_, &o_};
+    for (Linear* linear : feed_forward_->linears()) list.push_back(linear);
+    return list;
+  }
+
  private:
+  // Listed when first needed: adapters come after the block is made.
+  const TokenwiseLayer& with_parameters() {
+    if (normed_feed_forward_.parameters.empty()) {
+      normed_feed_forward_.parameters = {&post_norm_};
+      feed_forward_->list(normed_feed_forward_.parameters);
+    }
+    return normed_feed_forward_;
+  }
+
   at::Tensor norm(const at::Tensor& x, const Parameter& weight) const {
     return rms_norm(x, weight.value, config_.rms_norm_eps);
   }
@@ -101,9 +114,9 @@ class DecoderBlock : public Layer {
   }
 
   at::Tensor attention(const at::Tensor& x_TD, const Stream& stream) const {
-    at::Tensor q_TNH = q_(x_TD).view({-1, config_.num_heads, config_.head_dim});
-    at::Tensor k_TKH = k_(x_TD).view({-1, config_.num_kv_heads, config_.head_dim});
-    const at::Tensor v_TKH = v_(x_TD).view({-1, config_.num_kv_heads, config_.head_dim});
+    at::Tensor q_TNH = q_(x_TD, stream).view({-1, config_.num_heads, config_.head_dim});
+    at::Tensor k_TKH = k_(x_TD, stream).view({-1, config_.num_kv_heads, config_.head_dim});
+    const at::Tensor v_TKH = v_(x_TD, stream).view({-1, config_.num_kv_heads, config_.head_dim});
     if (config_.qk_norm) {
       q_TNH = norm(q_TNH, q_norm_);
       k_TKH = norm(k_TKH, k_norm_);
@@ -116,7 +129,7 @@ class DecoderBlock : public Layer {
       options.draw =
           make_draw({stream.draw, static_cast<uint64_t>(index_), uint64_t(Draw::kProbabilities)});
     }
-    return o_(attend(q_TNH, k_TKH, v_TKH, *stream.documents, options).flatten(1));
+    return o_(attend(q_TNH, k_TKH, v_TKH, *stream.documents, options).flatten(1), stream);
   }
 
   SelfAttention self_attention() const {
@@ -125,8 +138,8 @@ class DecoderBlock : public Layer {
             c.qk_norm ? &q_norm_ : nullptr,
             c.qk_norm ? &k_norm_ : nullptr,
             c.rms_norm_eps,
-            Projection({q_.matrix(), k_.matrix(), v_.matrix()}),
-            Projection({o_.matrix()}),
+            Projection({&q_, &k_, &v_}),
+            Projection({&o_}),
             c.num_heads,
             c.num_kv_heads,
             c.head_dim,

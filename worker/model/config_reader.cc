@@ -32,7 +32,7 @@ const json* ConfigObject::find(const std::string& field) const {
 }
 
 void ConfigObject::fail(const std::string& what) const {
-  throw UserError("model.path", *path_ + " " + what);
+  throw UserError(source_->field, source_->path + " " + what);
 }
 
 void ConfigObject::fail_value(const std::string& field, const std::string& rule) const {
@@ -127,10 +127,20 @@ std::vector<std::string> ConfigObject::texts(const std::string& field) const {
   return list;
 }
 
+bool ConfigObject::is_off(const std::string& field) const {
+  const json* value = find(field);
+  return value == nullptr || *value == false || *value == 0 || value->empty();
+}
+
+bool ConfigObject::is_text(const std::string& field) const {
+  const json* value = find(field);
+  return value != nullptr && value->is_string();
+}
+
 ConfigObject ConfigObject::object(const std::string& field) const {
   const json* value = find(field);
   if (value == nullptr || !value->is_object()) fail_value(field, "must be an object");
-  return {*path_, place_ + field + ".", *value};
+  return {*source_, place_ + field + ".", *value};
 }
 
 bool ConfigObject::is_nested() const {
@@ -150,10 +160,10 @@ std::vector<std::string> ConfigObject::unread() const {
   return fields;
 }
 
-ConfigFile::ConfigFile(const std::filesystem::path& path)
-    : path_(path.string()), value_(std::make_unique<json>()) {
+ConfigFile::ConfigFile(const std::filesystem::path& path, std::string field)
+    : source_{path.string(), std::move(field)}, value_(std::make_unique<json>()) {
   const auto fail = [&](const char* what) {
-    throw UserError("model.path", path_ + std::string(" ") + what);
+    throw UserError(source_.field, source_.path + " " + what);
   };
   std::ifstream file(path, std::ios::binary);
   if (!file) fail("cannot be read");
@@ -163,7 +173,7 @@ ConfigFile::ConfigFile(const std::filesystem::path& path)
   text.resize(file.gcount());
   *value_ = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!value_->is_object()) fail("is not a JSON object");
-  root_.reset(new ConfigObject(path_, "", *value_));
+  root_.reset(new ConfigObject(source_, "", *value_));
 }
 
 ConfigFile::~ConfigFile() = default;

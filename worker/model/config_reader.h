@@ -1,5 +1,6 @@
-// config.json of a Hugging Face directory, read as untrusted input: bounded in size, every value
-// checked against its rule, and every error names the file, the field, the value and the rule.
+// config.json of a Hugging Face directory, or a file like it, read as untrusted input: bounded in
+// size, every value checked against its rule, and every error names the file, the field, the value
+// and the rule.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 namespace tessera {
 
 // One object of the file: the whole, or a member such as rope_parameters. A field that is null
-// counts as absent. Getters throw UserError("model.path", ...). Valid while its ConfigFile lives.
+// counts as absent. Getters throw UserError. Valid while its ConfigFile lives.
 class ConfigObject {
  public:
   bool has(const std::string& field) const;
@@ -35,6 +36,10 @@ class ConfigObject {
   // Lists; empty where absent.
   std::vector<int64_t> integers(const std::string& field) const;
   std::vector<std::string> texts(const std::string& field) const;
+  // Whether the field is absent, false, zero, or empty.
+  bool is_off(const std::string& field) const;
+  // Whether the field holds a string.
+  bool is_text(const std::string& field) const;
   // The member object, where has(field).
   ConfigObject object(const std::string& field) const;
   // Whether any member is an object itself.
@@ -49,12 +54,16 @@ class ConfigObject {
 
  private:
   friend class ConfigFile;
-  ConfigObject(const std::string& path, std::string place, const nlohmann::json& value)
-      : path_(&path), place_(std::move(place)), value_(&value) {}
+  // What all objects of a file share: its path, and the field of the job file that led there.
+  struct Source {
+    std::string path, field;
+  };
+  ConfigObject(const Source& source, std::string place, const nlohmann::json& value)
+      : source_(&source), place_(std::move(place)), value_(&value) {}
   // Null where absent.
   const nlohmann::json* find(const std::string& field) const;
 
-  const std::string* path_;
+  const Source* source_;
   std::string place_;  // "rope_scaling.", or nothing for the whole
   const nlohmann::json* value_;
   mutable std::set<std::string> read_;
@@ -63,7 +72,8 @@ class ConfigObject {
 class ConfigFile {
  public:
   // Throws UserError when the file cannot be read, is larger than 1 MiB, or is no JSON object.
-  explicit ConfigFile(const std::filesystem::path& path);
+  // `field` of the job file led here.
+  explicit ConfigFile(const std::filesystem::path& path, std::string field = "model.path");
   ~ConfigFile();
   ConfigFile(const ConfigFile&) = delete;
   ConfigFile& operator=(const ConfigFile&) = delete;
@@ -71,7 +81,7 @@ class ConfigFile {
   const ConfigObject& root() const { return *root_; }
 
  private:
-  std::string path_;
+  ConfigObject::Source source_;
   std::unique_ptr<nlohmann::json> value_;
   std::unique_ptr<ConfigObject> root_;
 };

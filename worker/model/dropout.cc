@@ -43,6 +43,12 @@ uint64_t make_draw(std::initializer_list<uint64_t> parts) {
   return draw;
 }
 
+uint64_t make_draw(std::string_view name) {
+  uint64_t draw = 0;
+  for (const char c : name) draw = mixed(draw ^ mixed(static_cast<unsigned char>(c)));
+  return draw;
+}
+
 at::Tensor draw_mask(at::IntArrayRef sizes, double share, uint64_t draw,
                      const at::TensorOptions& options) {
   if (options.device().is_meta()) {

@@ -5,12 +5,15 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string_view>
 
 namespace tessera {
 
 // Names the draws of one thing among all (a step, a microbatch, a rank, a layer ...): different
 // parts, different draws, and the same everywhere and always for the same parts.
 uint64_t make_draw(std::initializer_list<uint64_t> parts);
+// The same of a name.
+uint64_t make_draw(std::string_view name);
 
 // 1 / (1 - share) with probability 1 - share, else 0. The same for the same arguments on one kind
 // of device.

@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/split_with_sizes.h>
@@ -25,56 +24,58 @@ namespace {
 // memory, in one tensor a layer: gate and up of each expert on top of each other, and all downs.
 // `layer` is the name of the first, `held` of the second.
 struct Expert {
-  Parameter gate, up, down;
+  Linear gate, up, down;
 
   Expert(const ExpertsConfig& c, const std::string& layer, const std::string& held, int64_t index,
-         int64_t width) {
-    const std::string name = layer + ".experts." + std::to_string(index) + ".";
+         int64_t width)
+      : Expert(c, layer + ".experts." + std::to_string(index) + ".", width) {
     const int64_t inner = c.intermediate_size, size = inner * width;
     const std::vector<int64_t> gate_up_shape{c.num_experts, 2 * inner, width};
     const std::vector<int64_t> down_shape{c.num_experts, width, inner};
     const std::string gate_up = held + ".experts.gate_up_proj";
-    gate = {name + c.gate + ".weight", {inner, width}, {}, {}};
-    up = {name + c.up + ".weight", {inner, width}, {}, {}};
-    down = {name + c.down + ".weight", {width, inner}, {}, {}};
-    gate.also_stored_as = {{gate_up, gate_up_shape, 2 * index * size}};
-    up.also_stored_as = {{gate_up, gate_up_shape, (2 * index + 1) * size}};
-    down.also_stored_as = {{held + ".experts.down_proj", down_shape, index * size}};
+    gate.weight.also_stored_as = {{gate_up, gate_up_shape, 2 * index * size}};
+    up.weight.also_stored_as = {{gate_up, gate_up_shape, (2 * index + 1) * size}};
+    down.weight.also_stored_as = {{held + ".experts.down_proj", down_shape, index * size}};
   }
 
-  at::Tensor operator()(const at::Tensor& x) const {
-    const at::Tensor inner = swiglu(at::linear(x, gate.value), at::linear(x, up.value));
-    return at::linear(inner, down.value);
+  at::Tensor operator()(const at::Tensor& x, const Stream& stream) const {
+    return down(swiglu(gate(x, stream), up(x, stream)), stream);
   }
+
+ private:
+  Expert(const ExpertsConfig& c, const std::string& prefix, int64_t width)
+      : gate(prefix + c.gate, width, c.intermediate_size, /*has_bias=*/false),
+        up(prefix + c.up, width, c.intermediate_size, /*has_bias=*/false),
+        down(prefix + c.down, c.intermediate_size, width, /*has_bias=*/false) {}
 };
 
 class Experts : public FeedForward {
  public:
   Experts(const ModelConfig& config, const std::string& name, const std::string& held)
       : config_(config.experts),
-        router_{name + ".gate.weight", {config_.num_experts, config.hidden_size}} {
-    router_.also_stored_as = {{held + ".gate.weight", router_.shape, 0}};
+        router_(name + ".gate", config.hidden_size, config_.num_experts, /*has_bias=*/false) {
+    router_.weight.also_stored_as = {{held + ".gate.weight", router_.weight.shape, 0}};
     for (int64_t i = 0; i < config_.num_experts; ++i)
       experts_.emplace_back(config_, name, held, i, config.hidden_size);
   }
 
   at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) override {
-    const at::Tensor logits_TE =
-        stream.balance->watch(at::linear(x_TD, router_.value), stream.first_token);
+    const at::Tensor logits_TE = stream.balance->watch(router_(x_TD, stream), stream.first_token);
     auto [weights_TC, chosen_TC] = choose(logits_TE);
     const at::Tensor order_S =
         std::get<1>(at::sort(chosen_TC.flatten(), std::optional<bool>(true), /*dim=*/0));
     const at::Tensor tokens_S = order_S.div(config_.num_experts_per_token, "floor");
-    const at::Tensor y_SD = run(x_TD.index_select(0, tokens_S), counts(chosen_TC));
+    const at::Tensor y_SD = run(x_TD.index_select(0, tokens_S), counts(chosen_TC), stream);
     const at::Tensor weights_S1 = weights_TC.flatten().index_select(0, order_S).unsqueeze(1);
     return at::zeros_like(x_TD).index_add_(0, tokens_S, (y_SD * weights_S1).to(x_TD.scalar_type()));
   }
 
-  void list(std::vector<Parameter*>& parameters) override {
-    parameters.push_back(&router_);
+  std::vector<Linear*> linears() override {
+    std::vector<Linear*> list{&router_};
     for (Expert& expert : experts_) {
-      parameters.insert(parameters.end(), {&expert.gate, &expert.up, &expert.down});
+      list.insert(list.end(), {&expert.gate, &expert.up, &expert.down});
     }
+    return list;
   }
 
  private:
@@ -105,16 +106,17 @@ class Experts : public FeedForward {
   // Each expert on its own rows. One without rows runs on none: its weights get a gradient of
   // zeros, so that on every rank all gradients of the block arrive, and units are reduced in one
   // order.
-  at::Tensor run(const at::Tensor& x_SD, const std::vector<int64_t>& rows_of) const {
+  at::Tensor run(const at::Tensor& x_SD, const std::vector<int64_t>& rows_of,
+                 const Stream& stream) const {
     const std::vector<at::Tensor> parts = x_SD.split_with_sizes(rows_of, 0);
     std::vector<at::Tensor> outs;
     outs.reserve(parts.size());
-    for (size_t i = 0; i < parts.size(); ++i) outs.push_back(experts_[i](parts[i]));
+    for (size_t i = 0; i < parts.size(); ++i) outs.push_back(experts_[i](parts[i], stream));
     return at::cat(outs, 0);
   }
 
   ExpertsConfig config_;
-  Parameter router_;
+  Linear router_;
   std::vector<Expert> experts_;
 };
 

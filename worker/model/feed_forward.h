@@ -11,6 +11,7 @@
 #include "worker/model/config.h"
 #include "worker/model/fused_mlp.h"
 #include "worker/model/layer.h"
+#include "worker/model/linear.h"
 
 namespace tessera {
 
@@ -18,8 +19,12 @@ class FeedForward {
  public:
   virtual ~FeedForward() = default;
   virtual at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) = 0;
-  // Appends its parameters in a fixed order.
-  virtual void list(std::vector<Parameter*>& parameters) = 0;
+  // Its matrices in a fixed order: all parameters it has.
+  virtual std::vector<Linear*> linears() = 0;
+  // Appends its parameters in that order.
+  void list(std::vector<Parameter*>& parameters) {
+    for (Linear* linear : linears()) linear->list(parameters);
+  }
   // What fused_block takes in its place, if it is that.
   virtual std::optional<GatedMlp> gated() const { return {}; }
 };

@@ -69,11 +69,16 @@ struct RunBlock : Function<RunBlock> {
 
 }  // namespace
 
-bool can_run_fused(const at::Tensor& x_TD, const std::vector<Parameter*>& parameters) {
+bool can_run_fused(const at::Tensor& x_TD, const std::vector<Parameter*>& parameters,
+                   const std::vector<Linear*>& linears, const Stream& stream) {
+  const auto has_place = [](const Parameter* parameter) {
+    return !parameter->trainable || parameter->gradient_sink != nullptr;
+  };
+  const auto is_plain = [&](const Linear* linear) {
+    return !linear->adapter || linear->adapter->is_plain(stream);
+  };
   return on_cpu(x_TD) && x_TD.scalar_type() == at::kFloat &&
-         std::ranges::all_of(parameters, [](const Parameter* parameter) {
-           return !parameter->trainable || parameter->gradient_sink != nullptr;
-         });
+         std::ranges::all_of(parameters, has_place) && std::ranges::all_of(linears, is_plain);
 }
 
 at::Tensor fused_block(const at::Tensor& x_TD, const FusedBlock& block, const Stream& stream,

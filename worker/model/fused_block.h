@@ -15,9 +15,10 @@ struct FusedBlock {
   GatedMlp mlp;
 };
 
-// Whether `block` may be run on such a stream: float32 on a CPU, and each of its parameters that is
-// trained has a sink for its gradient.
-bool can_run_fused(const at::Tensor& x_TD, const std::vector<Parameter*>& parameters);
+// Whether a block of these `parameters` may be run on such a stream: float32 on a CPU, each trained
+// parameter has a sink for its gradient, and the adapters of `linears` are plain.
+bool can_run_fused(const at::Tensor& x_TD, const std::vector<Parameter*>& parameters,
+                   const std::vector<Linear*>& linears, const Stream& stream);
 
 // x + attention, + the MLP of that. Keeps x and, by the policy, what heads attended to. Backward
 // makes the rest again, but for the last product of the MLP. The results are the plain block's but

@@ -89,19 +89,21 @@ struct FusedHead : Function<FusedHead> {
       const OutputGradients known_T{request.gradient.logprobs_T, request.gradient.mean_logprobs_T};
       known = known_T.select(rows_L);
     }
-    LogitChunks chunks(weight_VD, std::min(chunk_tokens, num_labels));
-    for (int64_t begin = 0; begin < num_labels; begin += chunk_tokens) {
-      const int64_t count = std::min(chunk_tokens, num_labels - begin);
-      const at::Tensor rows = rows_L.narrow(0, begin, count);
-      const at::Tensor labels = labels_L.narrow(0, begin, count);
-      const at::Tensor hidden_CD = hidden_TD.index_select(0, rows);
-      const LabelStatsOut stats = narrow(outputs, begin, count);
-      chunks.run(hidden_CD, labels, stats);
-      if (!gradients) continue;
-      const OutputGradients grads = known.narrow(begin, count);
-      if (request.gradient.times_probability) grads.logprobs.mul_(stats.logprob_C.exp());
-      gradients->add(rows, hidden_CD,
-                     chunks.gradient(labels, stats, grads.logprobs, grads.mean_logprobs), chunks);
+    {
+      LogitChunks chunks(weight_VD, std::min(chunk_tokens, num_labels));
+      for (int64_t begin = 0; begin < num_labels; begin += chunk_tokens) {
+        const int64_t count = std::min(chunk_tokens, num_labels - begin);
+        const at::Tensor rows = rows_L.narrow(0, begin, count);
+        const at::Tensor labels = labels_L.narrow(0, begin, count);
+        const at::Tensor hidden_CD = hidden_TD.index_select(0, rows);
+        const LabelStatsOut stats = narrow(outputs, begin, count);
+        chunks.run(hidden_CD, labels, stats);
+        if (!gradients) continue;
+        const OutputGradients grads = known.narrow(begin, count);
+        if (request.gradient.times_probability) grads.logprobs.mul_(stats.logprob_C.exp());
+        gradients->add(rows, hidden_CD,
+                       chunks.gradient(labels, stats, grads.logprobs, grads.mean_logprobs), chunks);
+      }
     }
     if (gradients) {
       ctx->save_for_backward({rows_L, known.logprobs, known.mean_logprobs, gradients->hidden(),
@@ -142,17 +144,20 @@ struct FusedHead : Function<FusedHead> {
     const int64_t chunk_tokens = ctx->saved_data["chunk_tokens"].toInt();
     const int64_t num_labels = rows_L.size(0);
     HeadGradients gradients(hidden_TD, weight_VD, ctx->needs_input_grad(1), sink);
-    LogitChunks chunks(weight_VD, std::min(chunk_tokens, num_labels));
-    for (int64_t begin = 0; begin < num_labels; begin += chunk_tokens) {
-      const int64_t count = std::min(chunk_tokens, num_labels - begin);
-      const auto part = [&](const at::Tensor& x_L) { return x_L.narrow(0, begin, count); };
-      const at::Tensor hidden_CD = hidden_TD.index_select(0, part(rows_L));
-      const LabelStatsOut stats = make_label_stats(count, hidden_TD.options());
-      chunks.run(hidden_CD, part(labels_L), stats);
-      const OutputGradients grads_C = grads_L.narrow(begin, count);
-      gradients.add(part(rows_L), hidden_CD,
-                    chunks.gradient(part(labels_L), stats, grads_C.logprobs, grads_C.mean_logprobs),
-                    chunks);
+    {
+      LogitChunks chunks(weight_VD, std::min(chunk_tokens, num_labels));
+      for (int64_t begin = 0; begin < num_labels; begin += chunk_tokens) {
+        const int64_t count = std::min(chunk_tokens, num_labels - begin);
+        const auto part = [&](const at::Tensor& x_L) { return x_L.narrow(0, begin, count); };
+        const at::Tensor hidden_CD = hidden_TD.index_select(0, part(rows_L));
+        const LabelStatsOut stats = make_label_stats(count, hidden_TD.options());
+        chunks.run(hidden_CD, part(labels_L), stats);
+        const OutputGradients grads_C = grads_L.narrow(begin, count);
+        gradients.add(
+            part(rows_L), hidden_CD,
+            chunks.gradient(part(labels_L), stats, grads_C.logprobs, grads_C.mean_logprobs),
+            chunks);
+      }
     }
     const at::Tensor grad_weight_VD = gradients.finish_weight();
     if (sink_at_end != nullptr) sink_at_end->done();

@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "worker/batch.h"
+#include "worker/kernels/quantized_ops.h"
 #include "worker/model/gradient_sink.h"
 
 namespace tessera {
 
 class RouterBalance;
 struct AttentionOutputs;
+struct Linear;
 
 // Where else a checkpoint may hold a weight: elements from `begin` of tensor `name`.
 struct StoredPart {
@@ -23,8 +25,12 @@ struct StoredPart {
   int64_t begin = 0;
 };
 
-// A weight, by its name in the Hugging Face checkpoint. `value` is set from outside (by the
-// sharder); a layer reads it in forward, while its gate is open.
+// What a parameter begins with that no checkpoint of the model holds (worker/model/lora.h).
+enum class Fresh : uint8_t { kNo, kZeros, kUniform, kRowNorms };
+
+// A weight, by its name in the Hugging Face checkpoint, or an adapter's by its name in PEFT's.
+// `value` is set from outside (by the sharder); a layer reads it in forward, while its gate is
+// open.
 struct Parameter {
   std::string name;
   std::vector<int64_t> shape;
@@ -33,9 +39,20 @@ struct Parameter {
   GradientSink* gradient_sink = nullptr;        // set with `value`; null where it is not trained
   // Else its value is never changed and no gradient of it is made. Set before the model is sharded.
   bool trainable = true;
+  Fresh fresh = Fresh::kNo;
+  const Parameter* fresh_from = nullptr;  // kRowNorms: of this matrix
+  // Of a matrix that is not trained: `value` holds bytes (worker/model/quantized.h), not numbers.
+  Quantization quantization = Quantization::kNone;
 
-  // Norm weights and biases are not decayed (as transformers has it).
-  bool decays() const { return shape.size() > 1; }
+  bool is_quantized() const { return quantization != Quantization::kNone; }
+  // The shape of `value`.
+  std::vector<int64_t> stored_shape() const {
+    if (!is_quantized()) return shape;
+    return {quantized_layout(quantization, shape[0], shape[1]).bytes};
+  }
+
+  // Norm weights and biases are not decayed; lengths of rows are (as transformers has it).
+  bool decays() const { return shape.size() > 1 || fresh == Fresh::kRowNorms; }
 };
 
 // What all layers of one forward share. It must live until backward is done.
@@ -68,6 +85,8 @@ class Layer {
   virtual at::Tensor forward(const at::Tensor& x, const Stream& stream) = 0;
   // In a fixed order. The pointers live as long as the layer.
   virtual std::vector<Parameter*> parameters() = 0;
+  // Its matrices that may be adapted and quantized, in the same order.
+  virtual std::vector<Linear*> linears() { return {}; }
   // forward() that keeps little for backward, which makes most of the rest again: of layers that
   // can do so by themselves for such an input. Nothing where they cannot.
   virtual std::optional<at::Tensor> lean_forward(const at::Tensor&, const Stream&,

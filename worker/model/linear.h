@@ -1,33 +1,36 @@
-// A matrix with an optional bias.
+// A matrix with an optional bias and an optional adapter.
 #pragma once
 
-#include <ATen/ops/linear.h>
+#include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "worker/model/layer.h"
-#include "worker/model/projection.h"
+#include "worker/model/lora.h"
 
 namespace tessera {
 
 struct Linear {
-  Parameter weight;  // [out, in]
-  Parameter bias;    // [out]; no name where there is none
+  Parameter weight;                      // [out, in]
+  Parameter bias;                        // [out]; no name where there is none
+  std::unique_ptr<LoraAdapter> adapter;  // null: none
 
-  Linear(const std::string& name, int64_t in, int64_t out, bool has_bias)
-      : weight{name + ".weight", {out, in}} {
-    if (has_bias) bias = {name + ".bias", {out}};
-  }
-  at::Tensor operator()(const at::Tensor& x) const {
-    return bias.name.empty() ? at::linear(x, weight.value)
-                             : at::linear(x, weight.value, bias.value);
-  }
-  Projection::Matrix matrix() const { return {&weight, bias.name.empty() ? nullptr : &bias}; }
-  void list(std::vector<Parameter*>& parameters) {
-    parameters.push_back(&weight);
-    if (!bias.name.empty()) parameters.push_back(&bias);
-  }
+  Linear(const std::string& name, int64_t in, int64_t out, bool has_bias);
+
+  at::Tensor operator()(const at::Tensor& x_TI, const Stream& stream) const;
+
+  // The matrix in `dtype`: the weight itself, or made from its bytes.
+  at::Tensor dense(at::ScalarType dtype) const;
+  bool has_bias() const { return !bias.name.empty(); }
+  std::string name() const;  // without ".weight"
+  // Appends its parameters in a fixed order.
+  void list(std::vector<Parameter*>& parameters);
+
+ private:
+  at::Tensor product(const at::Tensor& x_TI) const;
+  at::Tensor with_magnitude(const at::Tensor& x_TI, const Stream& stream) const;
 };
 
 }  // namespace tessera

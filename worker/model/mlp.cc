@@ -12,17 +12,15 @@ class Mlp : public FeedForward {
         up_(name + ".up_proj", c.hidden_size, c.intermediate_size, c.mlp_bias),
         down_(name + ".down_proj", c.intermediate_size, c.hidden_size, c.mlp_bias) {}
 
-  at::Tensor forward(const at::Tensor& x_TD, const Stream&) override {
-    return down_(swiglu(gate_(x_TD), up_(x_TD)));
+  at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) override {
+    return down_(swiglu(gate_(x_TD, stream), up_(x_TD, stream)), stream);
   }
 
   std::optional<GatedMlp> gated() const override {
-    return GatedMlp{Projection({gate_.matrix(), up_.matrix()}), Projection({down_.matrix()})};
+    return GatedMlp{Projection({&gate_, &up_}), Projection({&down_})};
   }
 
-  void list(std::vector<Parameter*>& parameters) override {
-    for (Linear* linear : {&gate_, &up_, &down_}) linear->list(parameters);
-  }
+  std::vector<Linear*> linears() override { return {&gate_, &up_, &down_}; }
 
  private:
   Linear gate_, up_, down_;

@@ -48,6 +48,7 @@ class NoisyEmbedding : public Layer {
     return x_TD + noise_TD.mul_(bounds(*stream.documents, alpha_, x_TD.size(1), x_TD.options()));
   }
   std::vector<Parameter*> parameters() override { return embedding_->parameters(); }
+  std::vector<Linear*> linears() override { return embedding_->linears(); }
 
  private:
   std::unique_ptr<Layer> embedding_;

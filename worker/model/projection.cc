@@ -30,7 +30,7 @@ void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add
 
 }  // namespace
 
-GradientSum::GradientSum(const Parameter& parameter) : begun_(false) {
+GradientSum::GradientSum(const Parameter& parameter) {
   if (!parameter.trainable) return;
   sinks_ = {parameter.gradient_sink};
   const GradientSink::Place place = parameter.gradient_sink->place();
@@ -39,7 +39,8 @@ GradientSum::GradientSum(const Parameter& parameter) : begun_(false) {
 }
 
 bool GradientSum::join(const GradientSum& next) {
-  if (sinks_.empty() || next.sinks_.empty()) return sinks_.empty() && next.sinks_.empty();
+  if (!is_wanted() && !next.is_wanted()) return true;
+  if (!is_wanted() || !next.is_wanted()) return false;
   if (!adjoins(sum_, next.sum_) || begun_ != next.begun_) return false;
   sinks_.insert(sinks_.end(), next.sinks_.begin(), next.sinks_.end());
   sum_ = with_rows_behind(sum_, next.sum_);
@@ -47,19 +48,23 @@ bool GradientSum::join(const GradientSum& next) {
 }
 
 at::Tensor GradientSum::sum() {
-  if (!begun_ && sum_.defined()) sum_.zero_();
+  if (!begun_ && is_wanted()) sum_.zero_();
   begun_ = true;
   return sum_;
 }
 
-void GradientSum::add_product(const at::Tensor& grad_CO, const at::Tensor& x_CI) {
-  if (sinks_.empty()) return;
-  multiply(sum_, grad_CO.t(), x_CI, /*add=*/begun_);
+void GradientSum::add_product(const at::Tensor& grad_CO, const at::Tensor& x_CI, double scale) {
+  if (!is_wanted()) return;
+  if (scale == 1) {
+    multiply(sum_, grad_CO.t(), x_CI, /*add=*/begun_);
+  } else {
+    sum_.addmm_(grad_CO.t(), x_CI, /*beta=*/begun_ ? 1 : 0, /*alpha=*/scale);
+  }
   begun_ = true;
 }
 
 void GradientSum::add_rows(const at::Tensor& grad_CO) {
-  if (!sinks_.empty()) sum().add_(grad_CO.sum(0));
+  if (is_wanted()) sum().add_(grad_CO.sum(0));
 }
 
 void GradientSum::finish() {
@@ -69,18 +74,18 @@ void GradientSum::finish() {
 
 int64_t Projection::width() const {
   int64_t total = 0;
-  for (const Matrix& matrix : matrices_) total += matrix.weight->shape[0];
+  for (const Linear* linear : linears_) total += linear->weight.shape[0];
   return total;
 }
 
 void Projection::forward(const at::Tensor& y, const at::Tensor& x,
                          const at::Tensor& residual) const {
   int64_t column = 0;
-  for (size_t i = 0; i < matrices_.size();) {
+  for (size_t i = 0; i < linears_.size();) {
     const int64_t begin = column;
-    at::Tensor weight = matrices_[i].weight->value;
-    for (++i; i < matrices_.size() && adjoins(weight, matrices_[i].weight->value); ++i)
-      weight = with_rows_behind(weight, matrices_[i].weight->value);
+    at::Tensor weight = linears_[i]->dense(x.scalar_type());
+    for (++i; i < linears_.size() && adjoins(weight, linears_[i]->weight.value); ++i)
+      weight = with_rows_behind(weight, linears_[i]->weight.value);
     column += weight.size(0);
     at::Tensor part = y.narrow(1, begin, weight.size(0));
     if (residual.defined()) {
@@ -90,25 +95,35 @@ void Projection::forward(const at::Tensor& y, const at::Tensor& x,
     }
   }
   column = 0;
-  for (const Matrix& matrix : matrices_) {
-    const int64_t rows = matrix.weight->shape[0];
-    if (matrix.bias != nullptr) y.narrow(1, column, rows).add_(matrix.bias->value);
+  for (const Linear* linear : linears_) {
+    const int64_t rows = linear->weight.shape[0];
+    at::Tensor part = y.narrow(1, column, rows);
+    if (linear->has_bias()) part.add_(linear->bias.value);
+    if (const LoraAdapter* lora = linear->adapter.get()) {
+      const at::Tensor low_CR = at::mm(x, lora->a.value.t());
+      part.addmm_(low_CR, lora->b.value.t(), /*beta=*/1, /*alpha=*/lora->scale);
+    }
     column += rows;
   }
 }
 
 Projection::Backward::Backward(const Projection& projection) {
   int64_t column = 0;
-  for (const Matrix& matrix : projection.matrices_) {
-    const int64_t rows = matrix.weight->shape[0];
-    Weight next{matrix.weight->value, GradientSum(*matrix.weight)};
-    if (!weights_.empty() && adjoins(weights_.back().value, next.value) &&
-        weights_.back().gradient.join(next.gradient)) {
-      weights_.back().value = with_rows_behind(weights_.back().value, next.value);
+  for (const Linear* linear : projection.linears_) {
+    const int64_t rows = linear->weight.shape[0];
+    Weight next{linear, rows, {}, GradientSum(linear->weight)};
+    if (!linear->weight.is_quantized()) next.value = linear->weight.value;
+    Weight* last = weights_.empty() ? nullptr : &weights_.back();
+    if (last != nullptr && last->value.defined() && next.value.defined() &&
+        adjoins(last->value, next.value) && last->gradient.join(next.gradient)) {
+      last->value = with_rows_behind(last->value, next.value);
+      last->rows += rows;
     } else {
       weights_.push_back(std::move(next));
     }
-    if (matrix.bias != nullptr) biases_.push_back({column, rows, GradientSum(*matrix.bias)});
+    if (linear->has_bias()) biases_.push_back({column, rows, GradientSum(linear->bias)});
+    if (const LoraAdapter* lora = linear->adapter.get())
+      adapters_.push_back({column, rows, lora, GradientSum(lora->a), GradientSum(lora->b)});
     column += rows;
   }
 }
@@ -117,24 +132,41 @@ void Projection::Backward::input_gradient(const at::Tensor& grad_x,
                                           const at::Tensor& grad_y) const {
   int64_t column = 0;
   for (const Weight& weight : weights_) {
-    multiply(grad_x, grad_y.narrow(1, column, weight.value.size(0)), weight.value,
+    multiply(grad_x, grad_y.narrow(1, column, weight.rows),
+             weight.value.defined() ? weight.value : weight.linear->dense(grad_y.scalar_type()),
              /*add=*/column > 0);
-    column += weight.value.size(0);
+    column += weight.rows;
+  }
+  for (const Adapter& adapter : adapters_) {
+    const at::Tensor grad_low_CR =
+        at::mm(grad_y.narrow(1, adapter.begin, adapter.size), adapter.lora->b.value);
+    at::Tensor(grad_x).addmm_(grad_low_CR, adapter.lora->a.value, /*beta=*/1,
+                              /*alpha=*/adapter.lora->scale);
   }
 }
 
 void Projection::Backward::add_gradients(const at::Tensor& grad_y, const at::Tensor& x) {
   int64_t column = 0;
   for (Weight& weight : weights_) {
-    weight.gradient.add_product(grad_y.narrow(1, column, weight.value.size(0)), x);
-    column += weight.value.size(0);
+    weight.gradient.add_product(grad_y.narrow(1, column, weight.rows), x);
+    column += weight.rows;
   }
   for (Bias& bias : biases_) bias.gradient.add_rows(grad_y.narrow(1, bias.begin, bias.size));
+  for (Adapter& adapter : adapters_) {
+    const at::Tensor grad_CO = grad_y.narrow(1, adapter.begin, adapter.size);
+    const double scale = adapter.lora->scale;
+    adapter.b.add_product(grad_CO, at::mm(x, adapter.lora->a.value.t()), scale);
+    adapter.a.add_product(at::mm(grad_CO, adapter.lora->b.value), x, scale);
+  }
 }
 
 void Projection::Backward::finish() {
   for (Weight& weight : weights_) weight.gradient.finish();
   for (Bias& bias : biases_) bias.gradient.finish();
+  for (Adapter& adapter : adapters_) {
+    adapter.b.finish();
+    adapter.a.finish();
+  }
 }
 
 }  // namespace tessera

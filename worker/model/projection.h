@@ -4,27 +4,31 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
-#include "worker/model/layer.h"
+#include "worker/model/linear.h"
 
 namespace tessera {
 
-// The gradient of a parameter, summed over the parts of one backward in its sink. Of one that is
-// not trained nothing is summed.
+// The gradient of a parameter, summed over the parts of one backward in its sink. Of a frozen
+// parameter there is none: what is added is dropped, and best not made.
 class GradientSum {
  public:
   explicit GradientSum(const Parameter& parameter);
 
-  // Goes on as the sum of both, [rows of both, columns], where `next` lies behind this in memory;
-  // else returns false.
+  // Whether there is a gradient to make.
+  bool is_wanted() const { return sum_.defined(); }
+
+  // Goes on as the sum of both, [rows of both, columns], where `next` lies behind this in memory,
+  // or neither is wanted; else returns false.
   bool join(const GradientSum& next);
 
-  // += grad_CO.t() @ x_CI, of a matrix [O, I].
-  void add_product(const at::Tensor& grad_CO, const at::Tensor& x_CI);
+  // += scale * grad_CO.t() @ x_CI, of a matrix [O, I].
+  void add_product(const at::Tensor& grad_CO, const at::Tensor& x_CI, double scale = 1);
   // += the sum of grad_CO over C, of a vector [O].
   void add_rows(const at::Tensor& grad_CO);
-  // To be added to in place. Undefined where the parameter is not trained.
+  // To be added to in place; undefined where it is not wanted.
   at::Tensor sum();
   // Nothing may be added any more, and the weight may go.
   void finish();
@@ -32,18 +36,16 @@ class GradientSum {
  private:
   std::vector<GradientSink*> sinks_;
   at::Tensor sum_;
-  bool begun_;  // whether sum_ holds anything
+  bool begun_ = false;  // whether sum_ holds anything
 };
 
 // y = x @ [w_0; w_1; ...].t() + [b_0, b_1, ...]: several matrices over one input, side by side in
-// the output. Those that lie side by side in memory, too, are multiplied as one.
+// the output, each with its adapter, which must be plain. Those that lie side by side in memory,
+// too, are multiplied as one.
 class Projection {
  public:
-  struct Matrix {
-    const Parameter* weight;  // [out, in]
-    const Parameter* bias;    // [out], or null
-  };
-  explicit Projection(std::vector<Matrix> matrices) : matrices_(std::move(matrices)) {}
+  // The layers must stay where they are.
+  explicit Projection(std::vector<const Linear*> linears) : linears_(std::move(linears)) {}
 
   int64_t width() const;  // of y
 
@@ -63,19 +65,27 @@ class Projection {
 
    private:
     struct Weight {
-      at::Tensor value;
+      const Linear* linear;  // the first, where there are several
+      int64_t rows;
+      at::Tensor value;  // undefined where it is made anew for each product
       GradientSum gradient;
     };
     struct Bias {
       int64_t begin, size;  // of y's columns
       GradientSum gradient;
     };
+    struct Adapter {
+      int64_t begin, size;  // of y's columns
+      const LoraAdapter* lora;
+      GradientSum a, b;
+    };
     std::vector<Weight> weights_;
     std::vector<Bias> biases_;
+    std::vector<Adapter> adapters_;
   };
 
  private:
-  std::vector<Matrix> matrices_;
+  std::vector<const Linear*> linears_;
 };
 
 }  // namespace tessera

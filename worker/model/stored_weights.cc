@@ -80,6 +80,7 @@ std::vector<const Parameter*> all_parameters(DecoderModel& model) {
 std::vector<std::string> check_weights(DecoderModel& model, const WeightFiles& weights) {
   std::set<std::string> used;
   for (const Parameter* parameter : all_parameters(model)) {
+    if (parameter->fresh != Fresh::kNo) continue;
     used.insert(find_stored(*parameter, weights).name);
   }
   if (model.tied()) check_tied(*model.layers().front()->parameters().front(), weights);

@@ -8,11 +8,13 @@
 namespace tessera {
 
 WeightGradient::WeightGradient(const at::Tensor& weight_VD, GradientSink* sink)
-    : dtype_(weight_VD.scalar_type()) {
-  if (sink != nullptr) place_ = sink->place();
-  if (place_.sum.defined() && place_.sum.scalar_type() == at::kFloat) {
-    sum_VD_ = place_.sum;
-    begun_ = place_.begun;
+    : dtype_(weight_VD.scalar_type()),
+      sink_(sink),
+      in_sink_(sink != nullptr && sink->dtype() == at::kFloat) {
+  if (in_sink_) {
+    const GradientSink::Place place = sink->place();
+    sum_VD_ = place.sum;
+    begun_ = place.begun;
   } else {
     sum_VD_ = at::empty(weight_VD.sizes(), weight_VD.options().dtype(at::kFloat));
   }
@@ -30,13 +32,15 @@ void WeightGradient::add(const at::Tensor& grad_logits_CV, const at::Tensor& hid
 
 at::Tensor WeightGradient::finish() {
   if (!begun_) sum_VD_.zero_();
-  if (!place_.sum.defined()) return sum_VD_.to(dtype_);
-  if (sum_VD_.is_alias_of(place_.sum)) return {};
-  if (place_.begun) {
-    place_.sum.add_(sum_VD_);
+  if (in_sink_) return {};
+  if (sink_ == nullptr) return sum_VD_.to(dtype_);
+  const GradientSink::Place place = sink_->place();
+  if (place.begun) {
+    place.sum.add_(sum_VD_);
   } else {
-    place_.sum.copy_(sum_VD_);
+    place.sum.copy_(sum_VD_);
   }
+  sum_VD_.reset();
   return {};
 }
 

@@ -8,7 +8,7 @@
 namespace tessera {
 
 // In float32, whatever the compute dtype: in its sink, where that is float32, or else in memory of
-// its own.
+// its own that is copied there at the end.
 class WeightGradient {
  public:
   // `sink` may be null.
@@ -17,7 +17,8 @@ class WeightGradient {
   // += grad_logits_CV.t() @ hidden_CD. `scratch`: see LogitChunks.
   void add(const at::Tensor& grad_logits_CV, const at::Tensor& hidden_CD,
            const at::Tensor& scratch);
-  // All chunks are in. Undefined where there is a sink: it has the sum.
+  // All chunks are in, and what they needed had better be gone. Undefined where there is a sink: it
+  // has the sum.
   at::Tensor finish();
 
  private:
@@ -26,7 +27,8 @@ class WeightGradient {
                     const at::Tensor& scratch);
 
   at::ScalarType dtype_;
-  GradientSink::Place place_{};
+  GradientSink* sink_;
+  bool in_sink_;  // whether sum_VD_ is the sink's
   at::Tensor sum_VD_;
   bool begun_ = false;
 };

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <optional>
 
-#include "worker/kernels/stand_in.h"
 #include "worker/memory/host_memory.h"
 #include "worker/memory/ledger.h"
 #include "worker/optim/adamw_aten.h"
@@ -91,7 +90,7 @@ void AdamWState::list_segments(const ShardedUnit& unit, int rank) {
 
 void AdamWState::update(const at::Tensor& weights, const at::Tensor& gradients,
                         const Update& update) {
-  if (options_.type == AdamWStateType::kFloat32 && !on_cpu(weights))
+  if (options_.type == AdamWStateType::kFloat32 && !by_kernels(weights))
     return update_fused(weights, gradients, update);
   const uint32_t draw = draw_of(name_, update.step) + static_cast<uint32_t>(first_);
   const AdamWStep decaying = step_of(update, true), plain = step_of(update, false);
@@ -128,7 +127,7 @@ void AdamWState::update_fused(const at::Tensor& weights, const at::Tensor& gradi
 
 void AdamWState::update_segment(const Segment& segment, const at::Tensor& weights,
                                 const at::Tensor& gradients, const AdamWStep& step, uint32_t draw) {
-  const bool kernels = on_cpu(weights);
+  const bool kernels = by_kernels(weights);
   const auto in_float = kernels ? adamw_ : adamw_by_aten_;
   if (segment.small_begin >= 0)
     return in_float(weights, small_.narrow(segment.small_begin, segment.numel), gradients, step);

@@ -59,6 +59,7 @@ class GatedLayer : public Layer {
     return gate_.close(inner_->forward(x, stream));
   }
   std::vector<Parameter*> parameters() override { return inner_->parameters(); }
+  std::vector<Linear*> linears() override { return inner_->linears(); }
 
  private:
   std::unique_ptr<Layer> inner_;

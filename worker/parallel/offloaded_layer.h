@@ -16,6 +16,7 @@ class OffloadedLayer : public Layer {
       : inner_(std::move(inner)), parameters_(inner_->parameters()), offload_(offload) {}
   at::Tensor forward(const at::Tensor& x, const Stream& stream) override;
   std::vector<Parameter*> parameters() override { return parameters_; }
+  std::vector<Linear*> linears() override { return inner_->linears(); }
 
  private:
   std::unique_ptr<Layer> inner_;

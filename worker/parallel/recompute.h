@@ -16,6 +16,7 @@ class RecomputedLayer : public Layer {
       : inner_(std::move(inner)), policy_(policy) {}
   at::Tensor forward(const at::Tensor& x, const Stream& stream) override;
   std::vector<Parameter*> parameters() override { return inner_->parameters(); }
+  std::vector<Linear*> linears() override { return inner_->linears(); }
 
  private:
   std::unique_ptr<Layer> inner_;

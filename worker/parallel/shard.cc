@@ -38,7 +38,7 @@ void fill_storage(const at::Tensor& tensor, int64_t nbytes) {
 FlatLayout layout_of(std::string name, const std::vector<Parameter*>& parameters, int world_size) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   for (const Parameter* parameter : parameters)
-    shapes.emplace_back(parameter->name, parameter->shape);
+    shapes.emplace_back(parameter->name, parameter->stored_shape());
   return make_flat_layout(std::move(name), shapes, world_size);
 }
 
@@ -58,6 +58,9 @@ struct ShardedUnit::LeafSink : GradientSink {
     const bool begun = unit->adds_up() || unit->written_[index];
     unit->written_[index] = true;
     return {unit->gradient_of(index), begun};
+  }
+  at::ScalarType dtype() const override {
+    return unit->adds_up() ? at::kFloat : unit->options_.dtype;
   }
   void done() override { unit->count_arrival(index); }
   ShardedUnit* unit;

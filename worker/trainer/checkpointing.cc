@@ -4,11 +4,13 @@
 
 #include <algorithm>
 
-#include "worker/checkpoint/export.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/data/chat_template.h"
 #include "worker/memory/attribution.h"
+#include "worker/model/adapter_files.h"
 #include "worker/trainer/input.h"
+#include "worker/trainer/merged_weights.h"
+#include "worker/trainer/peft_options.h"
 
 namespace tessera {
 namespace {
@@ -111,6 +113,7 @@ void Checkpointing::save(v1::CheckpointState& state, const TrainableModel& train
   complete.set_tokenizer_path(tokenizer_directory(input_.spec()));
   complete.set_dtype(input_.spec().model().dtype());
   complete.set_optimizer_state_dtype(input_.spec().memory().optimizer_state_dtype());
+  if (input_.spec().has_peft()) *complete.mutable_peft() = without_path(input_.spec().peft());
   writer_.begin(complete, state_vectors(trainable, optimizer));
   if (!training.async_save()) writer_.finish();
   saved_step_ = state.step();
@@ -132,7 +135,7 @@ int Checkpointing::load_best(const v1::CheckpointState& state, const TrainableMo
   return step;
 }
 
-std::string Checkpointing::export_model(int step, const TrainableModel& trainable) {
+std::string Checkpointing::export_model(int step, TrainableModel& trainable) {
   reporter_.progress("save", step);
   lease_.check();
   const OwnerScope owner(Owner::kCheckpoint);
@@ -140,19 +143,37 @@ std::string Checkpointing::export_model(int step, const TrainableModel& trainabl
   const v1::JobSpec& spec = input_.spec();
   const std::filesystem::path final_dir =
       std::filesystem::path(spec.training().output_dir()) / "final";
-  std::vector<FlatLayout> layouts;
-  for (const auto& unit : trainable.units) layouts.push_back(unit->layout());
   ExportOptions options;
   options.directory = final_dir;
   options.model_source = spec.model().path();
   options.tokenizer_source = tokenizer_directory(spec);
   options.chat_template = chat_template_;
   options.dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  if (spec.has_peft() && spec.peft().merge_adapter()) {
+    export_merged(options, trainable);
+    return final_dir.string();
+  }
+  if (spec.has_peft()) {
+    options.adapter_config =
+        adapter_config_text(*trainable.model, lora_of_job(spec.peft()), spec.model().path());
+    if (trains_tied_matrix(*trainable.model)) options.also_as = kTiedNames;
+    options.dtype = at::kFloat;  // nothing of what was learned is rounded away
+  }
+  const std::vector<ShardedUnit*> units = trainable.trainable_units();
+  std::vector<FlatLayout> layouts;
+  for (const ShardedUnit* unit : units) layouts.push_back(unit->layout());
   const auto shards = [&](size_t unit, int64_t begin, int64_t numel) {
-    return trainable.units[unit]->shard().narrow(0, begin, numel);
+    return units[unit]->shard().narrow(0, begin, numel);
   };
   export_hugging_face(options, layouts, shards, ranks_);
   return final_dir.string();
+}
+
+void Checkpointing::export_merged(ExportOptions options, TrainableModel& trainable) {
+  MergedWeights merged(trainable, ranks_);
+  options.before_layout = [&](size_t layout) { merged.enter(layout); };
+  const auto read = [&](size_t, int64_t begin, int64_t numel) { return merged.read(begin, numel); };
+  export_hugging_face(options, merged.layouts(), read, ranks_);
 }
 
 }  // namespace tessera

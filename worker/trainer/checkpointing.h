@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tessera/v1/trainer.pb.h"
+#include "worker/checkpoint/export.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/optim/adamw.h"
 #include "worker/trainer/control.h"
@@ -46,11 +47,13 @@ class Checkpointing {
   // Collective. Loads the weights of the checkpoint that state.best names, and returns its step; 0
   // where there is none any more. Requires finish(). Throws UserError.
   int load_best(const v1::CheckpointState& state, const TrainableModel& trainable);
-  // Collective. Writes output_dir/final and returns its path. Throws as save() does.
-  std::string export_model(int step, const TrainableModel& trainable);
+  // Collective. Writes output_dir/final, of a job with adapters an adapter directory unless it
+  // merges them, and returns its path. Throws as save() does.
+  std::string export_model(int step, TrainableModel& trainable);
 
  private:
   void agree_on_resume() const;
+  void export_merged(ExportOptions options, TrainableModel& trainable);
   CheckpointWriter::Options writer_options();
 
   const v1::TrainerInput& input_;

@@ -5,6 +5,8 @@
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/errors.h"
+#include "worker/model/adapter_files.h"
+#include "worker/trainer/peft_options.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/resume.h"
 
@@ -17,17 +19,25 @@ void export_checkpoint(const ExportRequest& request) {
   const std::filesystem::path model_path =
       request.model.empty() ? std::filesystem::path(state.model_path()) : request.model;
   DecoderModel model(read_model_config(model_path), /*head_chunk_tokens=*/1);
+  ExportOptions options;
+  if (state.has_peft()) {
+    const LoraOptions lora = lora_of_job(state.peft());
+    add_adapters(model, lora);
+    options.adapter_config = adapter_config_text(model, lora, model_path);
+    if (trains_tied_matrix(model)) options.also_as = kTiedNames;
+  }
   const std::vector<FlatLayout> layouts = trainable_layouts(model, /*world_size=*/1);
   check_checkpoint({found.step, found.path, "checkpoint"}, layouts);
 
-  ExportOptions options;
   // Without a slash at its end, which would make its name empty.
   options.directory =
       (std::filesystem::absolute(request.directory) / "").lexically_normal().parent_path();
   options.model_source = model_path;
   options.tokenizer_source =
       request.model.empty() ? std::filesystem::path(state.tokenizer_path()) : request.model;
-  const std::string& dtype = request.dtype.empty() ? state.dtype() : request.dtype;
+  const std::string dtype = !request.dtype.empty() ? request.dtype
+                            : state.has_peft()     ? "float32"
+                                                   : state.dtype();
   options.dtype = dtype == "bfloat16" ? at::kBFloat16 : dtype == "float16" ? at::kHalf : at::kFloat;
   const auto read = [&](size_t layout, int64_t begin, int64_t numel) {
     const at::Tensor piece = at::empty({numel}, at::kFloat);

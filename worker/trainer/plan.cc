@@ -7,10 +7,12 @@
 #include "worker/errors.h"
 #include "worker/memory/ledger.h"
 #include "worker/model/neftune.h"
-#include "worker/model/stored_weights.h"
+#include "worker/model/quantized.h"
 #include "worker/parallel/offloaded_layer.h"
 #include "worker/parallel/recompute.h"
 #include "worker/trainer/model_options.h"
+#include "worker/trainer/parameter_reader.h"
+#include "worker/trainer/peft_options.h"
 
 namespace tessera {
 namespace {
@@ -42,6 +44,16 @@ constexpr RefusedCombination kRefused[] = {
      "memory.optimizer_in_backward updates weights before the norm of all gradients is known, so "
      "that nothing can be clipped by it; set training.max_grad_norm to 0"},
 };
+
+void lora_pass(const v1::JobSpec& spec, DecoderModel& model) {
+  if (spec.has_peft()) add_adapters(model, lora_of_job(spec.peft()));
+}
+
+Quantization quantization_of(const v1::Peft& peft) {
+  if (peft.quantization() == "int8") return Quantization::kInt8;
+  if (peft.quantization() != "nf4") return Quantization::kNone;
+  return peft.use_bnb_nested_quant() ? Quantization::kNf4Nested : Quantization::kNf4;
+}
 
 void noise_pass(const v1::JobSpec& spec, DecoderModel& model) {
   if (!spec.training().has_neftune_noise_alpha()) return;
@@ -97,15 +109,21 @@ struct UnitParameters {
   std::vector<Parameter*> parameters;
 };
 
-// The units of a layer: of what is trained of it and of what is not, as far as there is any.
+// The units of a layer: of what is trained of it, of what is not, and of what of that is kept as
+// bytes, as far as there is any.
 std::vector<UnitParameters> split(const std::string& name,
                                   const std::vector<Parameter*>& parameters) {
   std::vector<UnitParameters> units;
   const BlockId block = block_id(name);
-  UnitParameters trainable{name, block, true, {}}, frozen{name + ".frozen", block, false, {}};
-  for (Parameter* parameter : parameters)
-    (parameter->trainable ? trainable : frozen).parameters.push_back(parameter);
-  for (UnitParameters* unit : {&trainable, &frozen}) {
+  UnitParameters trainable{name, block, true, {}}, frozen{name + ".frozen", block, false, {}},
+      quantized{name + ".quantized", block, false, {}};
+  for (Parameter* parameter : parameters) {
+    UnitParameters& unit = parameter->trainable        ? trainable
+                           : parameter->is_quantized() ? quantized
+                                                       : frozen;
+    unit.parameters.push_back(parameter);
+  }
+  for (UnitParameters* unit : {&trainable, &frozen, &quantized}) {
     if (!unit->parameters.empty()) units.push_back(std::move(*unit));
   }
   return units;
@@ -135,6 +153,8 @@ Sharding sharding_of(const v1::Memory& memory) {
 // The units of each layer and of the head, made; `out` owns them.
 std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Collectives& group,
                                                   at::Device device, TrainableModel& out) {
+  const at::ScalarType compute_dtype =
+      spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
   const bool offload = spec.memory().offload_param_device() == "cpu";
   if (offload) out.side = make_side_stream(device);
   std::vector<std::vector<ShardedUnit*>> made;
@@ -142,7 +162,7 @@ std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Colle
     made.emplace_back();
     for (UnitParameters& unit : layer) {
       const ShardedUnit::Options options{
-          .dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat,
+          .dtype = unit.parameters.front()->is_quantized() ? at::kByte : compute_dtype,
           .device = device,
           .trainable = unit.trainable,
           .block = unit.block,
@@ -214,6 +234,8 @@ std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelCo
   auto model =
       std::make_unique<DecoderModel>(model_of_job(spec, config), spec.memory().head_chunk_tokens(),
                                      spec.memory().mlp_tile_tokens());
+  lora_pass(spec, *model);
+  quantize_matrices(*model, quantization_of(spec.peft()));
   noise_pass(spec, *model);
   recompute_pass(spec, *model);
   return model;
@@ -245,19 +267,20 @@ std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size) {
   return layouts;
 }
 
-void load_weights(TrainableModel& trainable, const WeightFiles& weights, int rank) {
+void load_weights(const v1::JobSpec& spec, TrainableModel& trainable, const WeightFiles& weights,
+                  int rank) {
+  const ParameterReader reader(spec, *trainable.model, weights);
   for (const auto& unit : trainable.units) {
     for (const FlatLayout::Slice& slice : unit->layout().slices_of_rank(rank)) {
       const at::Tensor part = unit->shard().narrow(0, slice.shard_begin, slice.numel);
-      const StoredPart stored = find_stored(unit->parameter_of(*slice.entry), weights);
-      const int64_t begin = stored.begin + slice.entry_begin;
+      const Parameter& parameter = unit->parameter_of(*slice.entry);
       if (part.is_cpu()) {
-        weights.read(stored.name, begin, part);
+        reader.read(parameter, slice.entry_begin, part);
         continue;
       }
       const OwnerScope scope(Owner::kParameters);
       const at::Tensor staged = at::empty({slice.numel}, part.scalar_type());
-      weights.read(stored.name, begin, staged);
+      reader.read(parameter, slice.entry_begin, staged);
       part.copy_(staged);
     }
   }

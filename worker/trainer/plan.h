@@ -39,7 +39,8 @@ struct TrainableModel {
 // Throws UserError when the spec combines what does not go together.
 void refuse_combinations(const v1::JobSpec& spec);
 
-// build -> noise -> recompute. Parameters have no values yet. Requires a validated spec.
+// build -> lora -> quantize -> noise -> recompute. Parameters have no values yet. Requires a
+// validated spec.
 std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config);
 // The passes after these, offload -> shard; the last reads Parameter::trainable. The parameters are
 // allocated (this rank's shards only) and not loaded. `group` must outlive the result.
@@ -53,7 +54,9 @@ TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, C
 // checkpoint holds. Allocates nothing.
 std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size);
 
-// Reads this rank's shards, trainable and frozen. Requires check_weights.
-void load_weights(TrainableModel& trainable, const WeightFiles& weights, int rank);
+// Reads this rank's shards, trainable and frozen, or gives new parameters their first values.
+// Requires check_weights. Throws UserError.
+void load_weights(const v1::JobSpec& spec, TrainableModel& trainable, const WeightFiles& weights,
+                  int rank);
 
 }  // namespace tessera

@@ -44,7 +44,7 @@ Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device d
   const WeightFiles weights = WeightFiles::open(spec_.model().path());
   trainable_ = build_model(spec_, config_, *ranks_, device_);
   reporter_.ignored(config_.unused_fields, check_weights(*trainable_.model, weights));
-  load_weights(trainable_, weights, ranks.rank());
+  load_weights(spec_, trainable_, weights, ranks.rank());
   optimizer_ = make_optimizer(spec_, trainable_, ranks.rank());
   step_.emplace(TrainStep::Parts{spec_, *objective_, trainable_, *optimizer_, *ranks_, device_},
                 [this](Phase phase) { enter(phase); });

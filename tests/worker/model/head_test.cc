@@ -114,6 +114,7 @@ class Sink : public GradientSink {
  public:
   Sink(at::Tensor sum, bool begun) : sum(std::move(sum)), begun(begun) {}
   Place place() override { return {sum, begun}; }
+  at::ScalarType dtype() const override { return sum.scalar_type(); }
   void done() override { ++num_done; }
 
   at::Tensor sum;

@@ -88,7 +88,7 @@ void run(const Run& run) {
   TrainableModel trainable = build_model(spec, read_model_config(run.model), *ranks, at::kCPU);
   DecoderModel& model = *trainable.model;
   check_weights(model, weights);
-  load_weights(trainable, weights, /*rank=*/0);
+  load_weights(spec, trainable, weights, /*rank=*/0);
 
   const Batch batch = make_batch(run.lengths, model.config().vocab_size);
   const double aux_weight = model.config().experts.router_aux_loss_coef;

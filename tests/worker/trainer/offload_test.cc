@@ -53,6 +53,27 @@ const Case kCases[] = {
        job.config.attention_dropout = 0.3;
        job.spec.mutable_model()->set_hidden_dropout(0.2);
      }},
+    {"TilesRecomputeAndDropoutOfExpertsInBfloat",
+     [](TinyJob& job) {
+       job.config = tiny_mixture();
+       job.config.attention_dropout = 0.3;
+       job.spec.mutable_model()->set_dtype("bfloat16");
+       job.spec.mutable_model()->set_hidden_dropout(0.2);
+       v1::Memory& memory = *job.spec.mutable_memory();
+       memory.set_gradient_checkpointing(true);
+       memory.set_gradient_checkpointing_every(2);
+       memory.set_mlp_tile_tokens(16);
+     }},
+    {"TilesRecomputeAndWindowsOfATiedModel",
+     [](TinyJob& job) {
+       job.config.tie_word_embeddings = true;
+       job.config.windows = {0, 4, 4};
+       v1::Memory& memory = *job.spec.mutable_memory();
+       memory.set_gradient_checkpointing(true);
+       memory.set_gradient_checkpointing_policy("full");
+       memory.set_gradient_checkpointing_every(2);
+       memory.set_mlp_tile_tokens(16);
+     }},
     {"HeadMakesItsGradientsInBackward", [](TinyJob& job) { job.known_gradient = false; }}};
 
 class Offload : public ::testing::TestWithParam<std::tuple<Case, int>> {};
