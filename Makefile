@@ -23,9 +23,10 @@ demo: setup  ## train a model of 26M parameters on two ranks, from nothing
 	examples/demo/demo.sh
 
 .PHONY: bench
-bench: build  ## time the trainer against TRL and FSDP2; fills docs/benchmarks.md
+bench: build  ## speed and memory against TRL and FSDP2; fills docs/benchmarks.md and docs/memory.md
 	scripts/setup-bench.sh
 	.venv/bin/python benchmarks/sft/bench.py --peers .venv-bench/bin/python
+	.venv/bin/python benchmarks/memory/bench.py --peers .venv-bench/bin/python
 
 .PHONY: asan
 asan: setup  ## run the tests under AddressSanitizer and UBSan

@@ -1,0 +1,112 @@
+"""The longest sequence that trains in a budget of memory, beside TRL's.
+
+    longest.py --peers PYTHON [--budget-mib N] [--threads N] [--no-run] [--no-write]
+
+One row of one document a step. Tessera's length is searched for by rehearsals, with the techniques
+of LEAN, and then trained on under resources.device_memory, which enforces the budget. TRL's is
+searched for by training: what its process holds over its libraries must stay within the budget.
+PYTHON imports TRL (scripts/setup-bench.sh makes such an interpreter). Goes to docs/memory.md.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness
+from bench import LEAN, MIB, PAGE
+from harness import Sides
+
+# A search ends when the length is known to this.
+STEP_TOKENS = 256
+MOST_TOKENS = 1 << 18
+NUM_STEPS = 2
+
+
+def spec_of(tokens: int, folder: pathlib.Path, fields: dict, options: argparse.Namespace) -> dict:
+    rows = {"packing": True, "packing_strategy": "wrapped", "max_length": tokens}
+    spec = harness.job(folder, sft=rows, steps=NUM_STEPS, dtype="float32", threads=options.threads)
+    for path, value in fields.items():
+        section, name = path.split(".")
+        spec[section][name] = value
+    spec["training"]["per_device_train_batch_size"] = 1
+    return spec
+
+
+def longest(fits) -> int:
+    """The largest multiple of STEP_TOKENS that fits, if lengths below one that fits do, too."""
+    low, high = 0, 4
+    while high * STEP_TOKENS < MOST_TOKENS and fits(high * STEP_TOKENS):
+        low, high = high, high * 2
+    while high - low > max(1, low // 64):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * STEP_TOKENS) else (low, middle)
+    return low * STEP_TOKENS
+
+
+def rehearsed_bytes(spec: dict, folder: pathlib.Path) -> int:
+    (path,) = harness.write_inputs(spec, folder)
+    command = [str(harness.TRAINER), "--rehearse", "--input", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(json.loads(done.stdout)["peakBytes"])
+
+
+def ours(sides: Sides, options: argparse.Namespace) -> tuple[int, harness.Run | None]:
+    def fits(tokens: int) -> bool:
+        spec = spec_of(tokens, sides.folder, LEAN, options)
+        return rehearsed_bytes(spec, sides.folder) <= options.budget_mib * MIB
+
+    tokens = longest(fits)
+    if options.no_run:
+        return tokens, None
+    limit = {"resources.device_memory": f"{options.budget_mib}MiB"}
+    return tokens, sides.tessera(spec_of(tokens, sides.folder, LEAN | limit, options))
+
+
+def theirs(sides: Sides, options: argparse.Namespace) -> int:
+    def fits(tokens: int) -> bool:
+        fields = {"memory.gradient_checkpointing": True}
+        run = sides.peer(spec_of(tokens, sides.folder, fields, options), "trl", mended=True)
+        print(f"TRL, {tokens} tokens: {run.peak_bytes / MIB:.0f} MiB", file=sys.stderr, flush=True)
+        return run.peak_bytes <= options.budget_mib * MIB
+
+    return longest(fits)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peers", required=True)
+    parser.add_argument("--budget-mib", type=int, default=1024)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-run", action="store_true", help="only rehearse the length found")
+    parser.add_argument("--no-write", action="store_true")
+    options = parser.parse_args()
+    harness.prepare_assets()
+    with tempfile.TemporaryDirectory() as folder:
+        sides = Sides(options.peers, pathlib.Path(folder))
+        tokens, run = ours(sides, options)
+        peer_tokens = theirs(sides, options)
+    lines = [
+        f"The longest sequence that trains in {options.budget_mib} MiB, a Llama of 25M parameters,"
+        f" float32: {tokens} tokens, {tokens / peer_tokens:.1f} times TRL's {peer_tokens} (gradient"
+        " checkpointing on).",
+    ]
+    if run:
+        peak, process = int(run.memory["peakBytes"]) / MIB, run.peak_bytes / MIB
+        lines.append(
+            f"The run at that length took {peak:.1f} MiB of tensors, its process {process:.0f} MiB"
+            f" over its libraries, at {run.tokens_per_second:.0f} tokens/s."
+        )
+    print("\n".join(lines))
+    if not options.no_write:
+        harness.write_between_markers(PAGE, "longest", lines)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except harness.ProcessError as error:
+        sys.exit(f"bench: {error}")
