@@ -13,6 +13,7 @@
 #include "client/cli/follow.h"
 #include "client/cli/format.h"
 #include "client/cli/memory_table.h"
+#include "client/cli/result.h"
 #include "client/cpp/client.h"
 #include "client/cpp/job_file.h"
 
@@ -93,7 +94,7 @@ void print_job(const Session& session, const v1::Job& job) {
   }
   add("placement", absl::StrJoin(places, ", "));
   add(job.state() == v1::Job::SUCCEEDED ? "result" : "output",
-      job.state() == v1::Job::SUCCEEDED ? job.spec().training().output_dir() + "/final"
+      job.state() == v1::Job::SUCCEEDED ? describe_result(job.spec())
                                         : job.spec().training().output_dir());
   print_lines(session, format_table(std::move(rows)));
   if (job.failure().has_out_of_memory()) {
@@ -111,7 +112,7 @@ ExitCode submit_job(const Session& session, const std::filesystem::path& job_fil
   }
   auto client = Client::connect(session.address(), kSubmitPatience);
   if (!client.ok()) return fail(session, client.status());
-  const auto job = client->submit(file.spec, make_request_id(), session.stop);
+  const auto job = client->submit(file.written, make_request_id(), session.stop);
   if (!job.ok()) return fail(session, job.status());
   session.terminal.out << (session.json ? to_json(*job) : job->id()) << '\n' << std::flush;
   return kSucceeded;

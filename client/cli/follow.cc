@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/event_printer.h"
 #include "client/cli/progress.h"
+#include "client/cli/result.h"
 
 namespace tessera::cli {
 namespace {
@@ -19,7 +20,7 @@ std::string why_it_ended(const v1::StateChange& change) {
 
 void print_summary(const v1::Job& job, const Progress& progress, const Terminal& terminal) {
   if (progress.state() == v1::Job::SUCCEEDED) {
-    terminal.out << "result: " << job.spec().training().output_dir() << "/final\n";
+    terminal.out << "result: " << describe_result(job.spec()) << '\n';
   }
   for (const std::string& line : progress.memory_table()) terminal.out << line << '\n';
   terminal.out.flush();

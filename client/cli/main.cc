@@ -19,6 +19,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/export.h"
 #include "client/cli/inspect.h"
+#include "client/cli/plan.h"
 #include "client/cli/profile.h"
 #include "client/cli/up.h"
 
@@ -100,6 +101,7 @@ struct Flags {
   ExportOptions to_export;
   InspectOptions inspect;
   ProfileCommand profile;
+  PlanCommand plan;
 };
 
 void add_up(CLI::App& app, Flags& flags) {
@@ -179,10 +181,24 @@ void add_profile(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
 }
 
+void add_plan(CLI::App& app, Flags& flags) {
+  CLI::App* plan =
+      app.add_subcommand("plan", "Show the memory that a job needs, and what would make it less");
+  plan->add_option("JOB_FILE", flags.plan.job_file, "YAML or JSON")->required();
+  plan->add_option("--world-size", flags.plan.world_size, "As if on so many ranks")
+      ->check(CLI::Range(1, 4096));
+  plan->add_option("--device", flags.plan.device,
+                   "As if on this device: cpu, cuda, or a model such as h100, h200, a100-80gb");
+  plan->add_option("--device-memory", flags.plan.device_memory,
+                   "Bytes of tensors that a rank may hold, as in 80GiB");
+  plan->add_option("--trainer", flags.trainer, "The trainer program; default: beside this one");
+}
+
 void add_commands(CLI::App& app, Flags& flags) {
   add_up(app, flags);
   add_data(app, flags);
   add_profile(app, flags);
+  add_plan(app, flags);
   CLI::App* run = app.add_subcommand(
       "run", "Run a job to its end, with a service of its own where none is running");
   run->add_option("JOB_FILE", flags.job_file, "YAML or JSON")->required();
@@ -232,6 +248,11 @@ ExitCode dispatch(const std::string& command, const Session& session, Flags& fla
     return print_logs(session, {.id = flags.id, .follow = flags.follow, .rank = flags.rank});
   }
   if (command == "data") return inspect_data(session, flags.inspect);
+  if (command == "plan") {
+    flags.plan.trainer =
+        flags.trainer.empty() ? session.programs / "tessera-trainer" : fs::absolute(flags.trainer);
+    return plan_job(session, flags.plan);
+  }
   if (command == "profile") return profile_data(session, flags.profile);
   if (command == "nodes") return list_nodes(session);
   session.terminal.out << "tessera " << TESSERA_VERSION << '\n' << std::flush;

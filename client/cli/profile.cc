@@ -3,8 +3,36 @@
 #include "client/cli/data_printer.h"
 #include "client/cli/event_printer.h"
 #include "client/cli/profile_printer.h"
+#include "client/cpp/client.h"
 
 namespace tessera::cli {
+
+namespace {
+
+void show(const Session& session, const v1::DataProfile& profile) {
+  if (session.json) {
+    session.terminal.out << to_json(profile) << '\n' << std::flush;
+  } else {
+    print_profile(session.terminal, profile);
+  }
+}
+
+// By a machine of the service, whose files they are.
+ExitCode profile_elsewhere(const Session& session, const v1::InspectRequest& request) {
+  auto client = Client::connect(session.given_address);
+  if (!client.ok()) {
+    return report_failure(session.terminal, client.status(), session.given_address);
+  }
+  const auto profile = client->profile(request, session.stop);
+  if (session.stop.stop_requested()) return kInterrupted;
+  if (!profile.ok()) {
+    return report_failure(session.terminal, profile.status(), session.given_address);
+  }
+  show(session, *profile);
+  return kSucceeded;
+}
+
+}  // namespace
 
 ExitCode profile_data(const Session& session, const ProfileCommand& command) {
   auto spec = read_data_target(session.terminal, command.data);
@@ -21,13 +49,12 @@ ExitCode profile_data(const Session& session, const ProfileCommand& command) {
   v1::ProfileOptions& options = *request.mutable_profile();
   options.mutable_max_lengths()->Assign(command.max_lengths.begin(), command.max_lengths.end());
   const Terminal& terminal = session.terminal;
+  if (!session.given_address.empty()) return profile_elsewhere(session, request);
   return run_data_program(session, request, [&](const v1::InspectReply& reply) {
     if (reply.has_note()) {
       terminal.err << without_controls(reply.note()) << '\n' << std::flush;
-    } else if (session.json) {
-      terminal.out << to_json(reply.profile()) << '\n';
     } else {
-      print_profile(terminal, reply.profile());
+      show(session, reply.profile());
     }
   });
 }

@@ -19,7 +19,8 @@ struct ProfileCommand {
   int32_t batch_rows = 0;
 };
 
-// Reads the documents here, with tessera-data, and starts no service.
+// Reads the documents here, with tessera-data, and starts no service; with --address, has a machine
+// of that service read them.
 ExitCode profile_data(const Session& session, const ProfileCommand& command);
 
 }  // namespace tessera::cli

@@ -34,6 +34,14 @@ std::string describe_peak(const v1::MemoryPeak& peak) {
                       format_bytes(largest.bytes()));
 }
 
+std::string describe_measured(const v1::PeakMeasured& peak) {
+  const double predicted = std::max(1.0, static_cast<double>(peak.predicted_bytes()));
+  return absl::StrFormat(
+      "memory peak so far: %s on rank %d; predicted for the whole run: %s (%+.1f%%)",
+      format_bytes(peak.measured_bytes()), peak.rank(), format_bytes(peak.predicted_bytes()),
+      100 * (static_cast<double>(peak.measured_bytes()) / predicted - 1));
+}
+
 std::string describe_log(const v1::LogLine& log) {
   std::string label = log.rank() < 0 ? "service" : absl::StrCat("rank ", log.rank());
   if (log.severity() == v1::LogLine::WARNING) label += " warning";
@@ -111,6 +119,10 @@ std::string describe_event(const v1::Event& event) {
       return absl::StrFormat("evaluation at step %d: loss %.4f, token accuracy %.1f%%",
                              event.eval().step(), event.eval().loss(),
                              100 * event.eval().mean_token_accuracy());
+    case v1::Event::kPlan:
+      return event.plan().reason();
+    case v1::Event::kPeak:
+      return describe_measured(event.peak());
     default:
       return "";
   }

@@ -65,14 +65,14 @@ ExitCode submit_and_follow(const Session& session, Client& client, const v1::Job
                     session.terminal, session.stop);
 }
 
-ExitCode run_here(const Session& session, const RunOptions& options, const v1::JobSpec& spec,
+ExitCode run_here(const Session& session, const RunOptions& options, const JobFile& job,
                   std::ostream* events) {
   if (absl::Status status = session.dir.create(); !status.ok()) return fail(session, status);
   auto impatient = Client::connect(session.address());
   auto client = Client::connect(session.address(), kPatience);
   if (!impatient.ok()) return fail(session, impatient.status());
   OwnService service(session.dir, session.programs / "tessera",
-                     up_arguments(session, options, spec));
+                     up_arguments(session, options, job.spec));
   ExitCode code = kSucceeded;
   {
     const auto attached = session.dir.attach(session.stop, kAttachTimeout);
@@ -80,18 +80,18 @@ ExitCode run_here(const Session& session, const RunOptions& options, const v1::J
     if (absl::Status status = service.ensure(*impatient, session.stop); !status.ok()) {
       return fail(session, status);
     }
-    code = submit_and_follow(session, *client, spec, events);
+    code = submit_and_follow(session, *client, job.written, events);
   }
   if (code != kInterrupted) service.wait_until_gone(*impatient, session.stop);
   return code;
 }
 
-ExitCode run_anywhere(const Session& session, const RunOptions& options, const v1::JobSpec& spec,
+ExitCode run_anywhere(const Session& session, const RunOptions& options, const JobFile& job,
                       std::ostream* events) {
-  if (session.given_address.empty()) return run_here(session, options, spec, events);
+  if (session.given_address.empty()) return run_here(session, options, job, events);
   auto client = Client::connect(session.given_address, kPatience);
   if (!client.ok()) return fail(session, client.status());
-  return submit_and_follow(session, *client, spec, events);
+  return submit_and_follow(session, *client, job.written, events);
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ ExitCode run_job(const Session& session, const RunOptions& options) {
     return kUsage;
   }
   std::ofstream* events = file->has_value() ? &**file : nullptr;
-  const ExitCode code = run_anywhere(session, options, job.spec, events);
+  const ExitCode code = run_anywhere(session, options, job, events);
   if (events && !events->flush()) {
     print_errors(session.terminal,
                  {absl::StrCat("--events ", options.events.string(), " could not be written")});

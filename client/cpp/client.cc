@@ -22,7 +22,9 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kCallTimeout{30};
+// Of calls that an agent's machine works for.
+constexpr std::chrono::seconds kSubmitTimeout{90};
+constexpr std::chrono::seconds kProfileTimeout{660};
 constexpr std::chrono::milliseconds kSettleTime{200};
 constexpr int kPageSize = 200;
 
@@ -80,13 +82,14 @@ void Client::settle() {
 template <class Request, class Response>
 absl::StatusOr<Response> Client::call(grpc::Status (Stub::*method)(grpc::ClientContext*,
                                                                    const Request&, Response*),
-                                      const Request& request, std::stop_token stop) {
+                                      const Request& request, std::stop_token stop,
+                                      std::chrono::seconds timeout) {
   const auto give_up = SteadyClock::now() + patience_;
   Backoff backoff;
   while (true) {
     settle();
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
     Response response;
     const absl::Status status = to_status(((*stub_).*method)(&context, request, &response));
@@ -102,9 +105,25 @@ absl::StatusOr<v1::Job> Client::submit(const v1::JobSpec& spec, const std::strin
   v1::SubmitJobRequest request;
   *request.mutable_spec() = spec;
   request.set_request_id(request_id);
-  auto response = call(&Stub::SubmitJob, request, std::move(stop));
+  auto response = call(&Stub::SubmitJob, request, std::move(stop), kSubmitTimeout);
   if (!response.ok()) return response.status();
   return std::move(*response->mutable_job());
+}
+
+absl::StatusOr<v1::PlanJobResponse> Client::plan(const v1::PlanRequest& request,
+                                                 std::stop_token stop) {
+  v1::PlanJobRequest message;
+  *message.mutable_plan() = request;
+  return call(&Stub::PlanJob, message, std::move(stop), kSubmitTimeout);
+}
+
+absl::StatusOr<v1::DataProfile> Client::profile(const v1::InspectRequest& request,
+                                                std::stop_token stop) {
+  v1::ProfileDataRequest message;
+  *message.mutable_inspect() = request;
+  auto response = call(&Stub::ProfileData, message, std::move(stop), kProfileTimeout);
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_profile());
 }
 
 absl::StatusOr<v1::Job> Client::get(const std::string& id, std::stop_token stop) {

@@ -55,6 +55,10 @@ class Client {
   absl::StatusOr<std::vector<v1::Job>> list(const std::vector<v1::Job::State>& states, size_t limit,
                                             std::stop_token stop = {});
   absl::StatusOr<std::vector<v1::Node>> nodes(std::stop_token stop = {});
+  absl::StatusOr<v1::PlanJobResponse> plan(const v1::PlanRequest& request,
+                                           std::stop_token stop = {});
+  absl::StatusOr<v1::DataProfile> profile(const v1::InspectRequest& request,
+                                          std::stop_token stop = {});
 
   // Calls `on_event` for each event in order of revision, each once: a connection that breaks is
   // made again and goes on after the last event. Patience starts again with every event.
@@ -65,6 +69,8 @@ class Client {
  private:
   using Stub = v1::Coordinator::Stub;
 
+  static constexpr std::chrono::seconds kCallTimeout{30};
+
   Client(std::shared_ptr<grpc::Channel> channel, Patience patience);
 
   // After a failed connection, waits a moment for the next one. A call that fails at once does not
@@ -74,7 +80,8 @@ class Client {
   template <class Request, class Response>
   absl::StatusOr<Response> call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                              Response*),
-                                const Request& request, std::stop_token stop);
+                                const Request& request, std::stop_token stop,
+                                std::chrono::seconds timeout = kCallTimeout);
 
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<Stub> stub_;

@@ -46,7 +46,7 @@ Mark find_mark(const std::map<std::string, Mark>& marks, std::string field) {
 }
 
 JobFile whole_file_error(const std::string& file, const std::string& message) {
-  return {.spec = {}, .errors = {render(file, {{}, message})}};
+  return {.spec = {}, .written = {}, .errors = {render(file, {{}, message})}};
 }
 
 }  // namespace
@@ -64,6 +64,7 @@ JobFile parse_job_file(const std::string& text, const std::string& file,
   // well.
   if (filled.errors.empty()) {
     spec::resolve_paths(job.spec, base);
+    job.written = job.spec;
     spec::fill_defaults(job.spec);
     for (const spec::Violation& violation : spec::validate(job.spec)) {
       filled.errors.push_back({find_mark(filled.marks, violation.field), violation.message});

@@ -13,8 +13,11 @@
 namespace tessera {
 
 struct JobFile {
-  // Paths absolute and defaults filled in. Meaningful only without errors.
+  // Paths absolute and defaults filled in. Meaningful only without errors, as is `written`.
   v1::JobSpec spec;
+  // Paths absolute, and only what the file says: what is submitted, for a planner leaves that
+  // alone.
+  v1::JobSpec written;
   // In the order of the file; mistakes of the whole file have no line.
   std::vector<std::string> errors;
 };

@@ -113,10 +113,6 @@ void check_built(const v1::JobSpec& spec, Violations& out) {
     if (wanted)
       out.push_back({field, absl::StrCat(field, *what ? " " : "", what, " is not built yet")});
   };
-  const v1::Memory& memory = spec.memory();
-  refuse(memory.auto_(), "memory.auto", "true");
-  refuse(memory.on_oom() == "replan", "memory.on_oom", "replan");
-  refuse(spec.has_peft(), "peft", "");
   refuse(spec.parallelism().dp_replicate_size() > 1, "parallelism.dp_replicate_size", "above 1");
   refuse(spec.parallelism().cp_size() > 1, "parallelism.cp_size", "above 1");
 }

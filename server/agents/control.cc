@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/spec/rules.h"
+#include "server/agents/device_kinds.h"
 #include "server/jobs/errors.h"
 #include "server/jobs/state.h"
 
@@ -16,16 +17,9 @@ namespace tessera::server {
 namespace {
 
 constexpr size_t kMaxUnfinishedJobs = 10'000;
-constexpr size_t kMaxPendingChecks = 256;
+constexpr size_t kMaxPendingProbes = 256;
+constexpr absl::Duration kProfileTimeout = absl::Minutes(10);
 constexpr size_t kMaxRequestIdLength = 128;
-
-std::vector<spec::Violation> to_violations(const std::vector<v1::Failure>& failures) {
-  std::vector<spec::Violation> violations;
-  for (const v1::Failure& failure : failures) {
-    violations.push_back({failure.field(), failure.message()});
-  }
-  return violations;
-}
 
 // Which job holds each device, by node and index.
 std::map<std::pair<std::string, int>, std::string> holders(const JobTable& jobs) {
@@ -43,6 +37,24 @@ absl::Status going_away() {
   return error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "tesserad is shutting down");
 }
 
+absl::Status too_much() {
+  return error(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS",
+               absl::StrCat("the coordinator takes ", kMaxUnfinishedJobs, " unfinished jobs and ",
+                            kMaxPendingProbes, " questions at a time; try again later"));
+}
+
+// Puts what is known of the job's memory, and what was planned, on the job.
+void note_plan(JobTable& jobs, JobRecord& record, const Admission::Outcome& outcome) {
+  v1::Job& job = *record.mutable_job();
+  job.clear_peak();
+  if (outcome.rehearsal) *job.mutable_rehearsal() = *outcome.rehearsal;
+  if (!outcome.plan) return;
+  *job.mutable_planned() = outcome.plan->changes();
+  v1::Event event;
+  *event.mutable_plan() = *outcome.plan;
+  jobs.append(record, std::move(event));
+}
+
 }  // namespace
 
 Control::Control(Store& store, const Clock& clock, ControlOptions options,
@@ -54,7 +66,8 @@ Control::Control(Store& store, const Clock& clock, ControlOptions options,
       jobs_(store, clock, std::move(random)),
       nodes_(clock, options.lease, after_commit),
       gangs_(jobs_, nodes_, store, clock, options.gang),
-      checks_(nodes_, clock, options.check_timeout) {}
+      probes_(nodes_, clock),
+      admission_(nodes_, probes_, store, options.check_timeout) {}
 
 void Control::answer(JobReply reply, absl::StatusOr<v1::Job> job) {
   after_commit_(
@@ -93,37 +106,128 @@ void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
   if (const auto violations = spec::validate(spec); !violations.empty()) {
     return answer(std::move(reply), invalid_request(violations));
   }
-  if (jobs_.size() >= kMaxUnfinishedJobs || checks_.num_pending() >= kMaxPendingChecks) {
-    return answer(std::move(reply), error(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS",
-                                          absl::StrCat("the coordinator takes ", kMaxUnfinishedJobs,
-                                                       " unfinished jobs and ", kMaxPendingChecks,
-                                                       " submissions at a time; try again later")));
-  }
-  checks_.start(spec, [this, spec, request = std::move(request),
-                       reply = std::move(reply)](Checks::Outcome outcome) mutable {
-    accept(request, spec, outcome, std::move(reply));
-  });
+  if (is_full()) return answer(std::move(reply), too_much());
+  const v1::JobSpec submitted = request.spec();
+  admission_.start(
+      submitted, spec,
+      [this, request = std::move(request), reply = std::move(reply)](
+          Admission::Outcome outcome) mutable { accept(request, outcome, std::move(reply)); });
 }
 
-void Control::accept(const v1::SubmitJobRequest& request, const v1::JobSpec& spec,
-                     const Checks::Outcome& outcome, JobReply reply) {
-  if (!outcome.violations.empty()) {
-    return answer(std::move(reply), invalid_request(to_violations(outcome.violations)));
-  }
+bool Control::is_full() const {
+  return jobs_.size() >= kMaxUnfinishedJobs || probes_.num_pending() >= kMaxPendingProbes;
+}
+
+void Control::accept(const v1::SubmitJobRequest& request, const Admission::Outcome& outcome,
+                     JobReply reply) {
+  if (!outcome.status.ok()) return answer(std::move(reply), outcome.status);
   if (request.validate_only()) {
     v1::Job job;
-    *job.mutable_spec() = spec;
+    *job.mutable_spec() = outcome.spec;
+    if (outcome.rehearsal) *job.mutable_rehearsal() = *outcome.rehearsal;
+    if (outcome.plan) *job.mutable_planned() = outcome.plan->changes();
     return answer(std::move(reply), std::move(job));
   }
   // The same request may have come twice while the first was being checked.
   if (auto before = submitted_before(request); before.ok() || !absl::IsNotFound(before.status())) {
     return answer(std::move(reply), std::move(before));
   }
-  JobRecord& record = jobs_.create(spec, request.spec(), request.request_id());
+  JobRecord& record = jobs_.create(outcome.spec, request.spec(), request.request_id());
   jobs_.log(record, v1::LogLine::INFO, outcome.note);
+  note_plan(jobs_, record, outcome);
   place_ = true;
   spdlog::info("job {}: submitted, {}", record.job().id(), outcome.note);
   answer(std::move(reply), record.job());
+}
+
+void Control::plan(v1::PlanRequest request, PlanReply reply) {
+  v1::JobSpec spec = request.spec();
+  spec::fill_defaults(spec);
+  const auto violations = spec::validate(spec);
+  if (shutting_down_ || !violations.empty() || is_full()) {
+    return reply(shutting_down_        ? going_away()
+                 : !violations.empty() ? invalid_request(violations)
+                                       : too_much());
+  }
+  if (!request.has_device_memory()) {
+    const int64_t known = known_device_memory(spec, nodes_);
+    if (known > 0 && !request.has_device()) request.set_device_memory(absl::StrCat(known));
+  }
+  if (!request.has_device() && spec.resources().device() == "cuda") {
+    request.set_device(device_of_job(spec, nodes_));
+  }
+  const bool elsewhere = request.has_world_size() || request.has_device();
+  admission_.plan(std::move(request), [this, spec, elsewhere, reply = std::move(reply)](
+                                          absl::StatusOr<v1::Plan> plan) mutable {
+    if (!plan.ok()) return reply(plan.status());
+    v1::PlanJobResponse response;
+    auto kinds = device_kinds(nodes_);
+    std::erase_if(kinds, [&](const v1::DeviceFit& kind) {
+      return kind.kind() != plan->as_written().device();
+    });
+    if (elsewhere) spec.mutable_parallelism()->set_num_processes(plan->as_written().world_size());
+    find_obstacles(spec, plan->as_written().peak_bytes(), kinds);
+    for (v1::DeviceFit& kind : kinds) *response.add_devices() = std::move(kind);
+    *response.mutable_plan() = *std::move(plan);
+    reply(std::move(response));
+  });
+}
+
+void Control::profile(v1::InspectRequest request, ProfileReply reply) {
+  if (shutting_down_ || is_full()) return reply(shutting_down_ ? going_away() : too_much());
+  v1::Probe probe;
+  const std::string device = request.spec().resources().device();
+  *probe.mutable_profile() = std::move(request);
+  probes_.start(std::move(probe), device, kProfileTimeout,
+                [reply = std::move(reply)](absl::StatusOr<v1::Probed> answer) mutable {
+                  if (!answer.ok()) {
+                    return reply(error(absl::StatusCode::kUnavailable, "NO_AGENT",
+                                       std::string(answer.status().message())));
+                  }
+                  if (!answer->has_failure()) return reply(answer->profiled());
+                  const v1::Failure& why = answer->failure();
+                  if (why.kind() == v1::Failure::USER) {
+                    return reply(invalid_request({{why.field(), why.message()}}));
+                  }
+                  reply(error(absl::StatusCode::kInternal, "PROFILE_FAILED", why.message()));
+                });
+}
+
+void Control::replan() {
+  for (const auto& [number, record] : jobs_.all()) {
+    const v1::Job& job = record->job();
+    if (!record->needs_plan() || job.state() != v1::Job::RESTARTING) continue;
+    if (nodes_.ready().empty() || !replanning_.insert(job.id()).second) continue;
+    admission_.replan(store_.submitted(number), job.spec(),
+                      [this, id = job.id()](const Admission::Outcome& outcome) {
+                        replanning_.erase(id);
+                        replanned(id, outcome);
+                      });
+  }
+}
+
+void Control::replanned(const std::string& job_id, const Admission::Outcome& outcome) {
+  JobRecord* record = jobs_.find(job_id);
+  // It may have been cancelled meanwhile; and where no agent answered, the next tick asks again.
+  if (record == nullptr || record->job().state() != v1::Job::RESTARTING ||
+      absl::IsUnavailable(outcome.status)) {
+    return;
+  }
+  record->set_needs_plan(false);
+  if (!outcome.status.ok()) {
+    v1::Failure failure;
+    failure.set_kind(v1::Failure::MEMORY);
+    failure.set_rank(-1);
+    failure.set_message(
+        absl::StrCat("ran out of memory, and there is no other plan: ", outcome.status.message()));
+    jobs_.transition(*record, v1::Job::FAILED, failure.message(), &failure);
+    return;
+  }
+  record->set_replans(record->replans() + 1);
+  *record->mutable_job()->mutable_spec() = outcome.spec;
+  note_plan(jobs_, *record, outcome);
+  jobs_.transition(*record, v1::Job::QUEUED, outcome.plan->reason());
+  place_ = true;
 }
 
 void Control::cancel(const std::string& id, JobReply reply) {
@@ -161,7 +265,7 @@ void Control::hello(const std::shared_ptr<AgentLink>& link, const v1::Hello& hel
     after_commit_([link, status] { link->end(status); });
     return;
   }
-  checks_.abandon(hello.node());
+  probes_.abandon(hello.node());
   v1::SessionResponse message;
   v1::Welcome& welcome = *message.mutable_welcome();
   welcome.set_epoch(store_.next_epoch(hello.node()));
@@ -193,8 +297,8 @@ void Control::receive(const std::shared_ptr<AgentLink>& link, const v1::SessionR
     case v1::SessionRequest::kRunEnded:
       gangs_.run_ended(node, message.run_ended());
       break;
-    case v1::SessionRequest::kChecked:
-      checks_.checked(node, message.checked());
+    case v1::SessionRequest::kProbed:
+      probes_.probed(node, message.probed());
       break;
     case v1::SessionRequest::kHello:
       after_commit_([link] {
@@ -210,12 +314,12 @@ void Control::closed(const std::shared_ptr<AgentLink>& link) {
   const std::string node = nodes_.close(link);
   if (node.empty()) return;
   spdlog::info("node {}: session closed", node);
-  checks_.abandon(node);
+  probes_.abandon(node);
 }
 
 void Control::shut_down() {
   shutting_down_ = true;
-  checks_.abandon_all("the coordinator is shutting down");
+  probes_.abandon_all("the coordinator is shutting down");
   nodes_.end_all(going_away());
 }
 
@@ -227,7 +331,8 @@ void Control::tick() {
     gangs_.give_up(name);
   }
   gangs_.tick();
-  checks_.tick();
+  probes_.tick();
+  replan();
   place_ = true;
 }
 

@@ -12,7 +12,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "server/agents/checks.h"
+#include "server/agents/admission.h"
 #include "server/agents/gangs.h"
 #include "server/agents/nodes.h"
 #include "server/jobs/job_table.h"
@@ -29,6 +29,8 @@ struct ControlOptions {
 class Control {
  public:
   using JobReply = absl::AnyInvocable<void(absl::StatusOr<v1::Job>)>;
+  using PlanReply = absl::AnyInvocable<void(absl::StatusOr<v1::PlanJobResponse>)>;
+  using ProfileReply = absl::AnyInvocable<void(absl::StatusOr<v1::DataProfile>)>;
   // Told what was committed, right after it was.
   using Observer = std::function<void(const std::vector<JobChange>&)>;
 
@@ -39,6 +41,8 @@ class Control {
   void submit(v1::SubmitJobRequest request, JobReply reply);
   void cancel(const std::string& id, JobReply reply);
   std::vector<v1::Node> nodes() const;
+  void plan(v1::PlanRequest request, PlanReply reply);
+  void profile(v1::InspectRequest request, ProfileReply reply);
 
   // Sessions of agents: hello first, closed last. Messages of a superseded session are dropped.
   void hello(const std::shared_ptr<AgentLink>& link, const v1::Hello& hello);
@@ -56,9 +60,14 @@ class Control {
  private:
   // The job that the request id made before; NOT_FOUND: none.
   absl::StatusOr<v1::Job> submitted_before(const v1::SubmitJobRequest& request);
-  void accept(const v1::SubmitJobRequest& request, const v1::JobSpec& spec,
-              const Checks::Outcome& outcome, JobReply reply);
+  void accept(const v1::SubmitJobRequest& request, const Admission::Outcome& outcome,
+              JobReply reply);
   void answer(JobReply reply, absl::StatusOr<v1::Job> job);
+  // Too much is asked already.
+  bool is_full() const;
+  // Plans jobs that ran out of memory, and puts them back into the queue.
+  void replan();
+  void replanned(const std::string& job_id, const Admission::Outcome& outcome);
   void place_queued();
 
   Store& store_;
@@ -68,7 +77,10 @@ class Control {
   JobTable jobs_;
   Nodes nodes_;
   Gangs gangs_;
-  Checks checks_;
+  Probes probes_;
+  Admission admission_;
+  // Jobs whose next plan is being made.
+  std::set<std::string> replanning_;
   // Queued jobs whose watchers were told what they wait for.
   std::set<int64_t> told_;
   bool shutting_down_ = false;

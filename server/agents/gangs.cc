@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "server/agents/peaks.h"
 #include "server/jobs/state.h"
 
 namespace tessera::server {
@@ -220,7 +221,8 @@ void Gangs::apply(JobRecord& record, int rank, const v1::TrainerEvent& event) {
     case v1::TrainerEvent::kMemory:
       *stored.mutable_memory() = event.memory();
       stored.mutable_memory()->set_rank(rank);
-      break;
+      jobs_.append(record, std::move(stored));
+      return memory_seen(record, rank, event.memory());
     case v1::TrainerEvent::kMemoryPeak:
       *stored.mutable_memory_peak() = event.memory_peak();
       stored.mutable_memory_peak()->set_rank(rank);
@@ -264,6 +266,20 @@ void Gangs::checkpoint_saved(JobRecord& record, const v1::CheckpointSaved& check
   if (checkpoint.step() <= record.best_checkpoint_step()) return;
   record.set_best_checkpoint_step(checkpoint.step());
   record.mutable_job()->set_restarts(0);
+  record.set_replans(0);
+}
+
+void Gangs::memory_seen(JobRecord& record, int rank, const v1::MemorySnapshot& memory) {
+  GangRank& state = *record.mutable_gang()->mutable_ranks(rank);
+  state.set_memory_step(memory.step());
+  state.set_peak_bytes(memory.peak_bytes());
+  jobs_.touch(record);
+  if (!record.job().has_rehearsal() || record.job().has_peak() || !saw_first_steps(record)) return;
+  v1::Event event;
+  *event.mutable_peak() = measured_peak(record, nodes_);
+  event.mutable_peak()->set_device_ratio(store_.peak_ratio(event.peak().device()));
+  *record.mutable_job()->mutable_peak() = event.peak();
+  jobs_.append(record, std::move(event));
 }
 
 void Gangs::rank_exited(const std::string& node, const v1::RankExited& message) {
@@ -353,7 +369,10 @@ void Gangs::cancel(JobRecord& record) {
     jobs_.transition(record, v1::Job::CANCELLED, "cancelled before it started");
   } else if (can_transition(state, v1::Job::CANCELLING)) {
     jobs_.transition(record, v1::Job::CANCELLING, "asked to stop; its ranks are being stopped");
-    send_kill(record);
+    if (record.has_gang()) return send_kill(record);
+    // It waited for another plan.
+    record.set_needs_plan(false);
+    jobs_.transition(record, v1::Job::CANCELLED, "cancelled");
   }
 }
 
@@ -390,6 +409,14 @@ void Gangs::settle(JobRecord& record) {
                                      rank));
   }
   const std::string output = record.gang().output();
+  // The whole run has been seen, with the largest of its microbatches.
+  if (record.job().has_peak()) {
+    v1::PeakMeasured peak = measured_peak(record, nodes_);
+    peak.set_device_ratio(store_.add_peak_ratio(
+        peak.device(), static_cast<double>(peak.measured_bytes()) /
+                           static_cast<double>(std::max<int64_t>(1, peak.predicted_bytes()))));
+    *record.mutable_job()->mutable_peak() = peak;
+  }
   release(record);
   jobs_.transition(record, v1::Job::SUCCEEDED,
                    output.empty() ? "every rank finished" : absl::StrCat("wrote ", output));
@@ -398,6 +425,7 @@ void Gangs::settle(JobRecord& record) {
 void Gangs::settle_failed(JobRecord& record) {
   const v1::Failure cause = root_cause(record.gang().failures());
   release(record);
+  if (settle_for_replan(record, cause)) return;
   v1::Job& job = *record.mutable_job();
   const bool final = cause.kind() == v1::Failure::USER || cause.kind() == v1::Failure::MEMORY;
   const int budget = job.spec().resources().max_restarts();
@@ -415,6 +443,17 @@ void Gangs::settle_failed(JobRecord& record) {
         record, v1::Job::QUEUED,
         absl::StrCat("restart ", job.restarts(), " of ", budget, ": ", cause.message()), &cause);
   }
+}
+
+bool Gangs::settle_for_replan(JobRecord& record, const v1::Failure& cause) {
+  const v1::Job& job = record.job();
+  if (cause.kind() != v1::Failure::MEMORY || job.spec().memory().on_oom() != "replan" ||
+      record.replans() >= job.spec().resources().max_restarts()) {
+    return false;
+  }
+  record.set_needs_plan(true);
+  jobs_.log(record, v1::LogLine::WARNING, "out of memory; looking for another plan");
+  return true;
 }
 
 void Gangs::release(JobRecord& record) {

@@ -76,11 +76,15 @@ class Gangs {
   void apply(JobRecord& record, int rank, const v1::TrainerEvent& event);
   void rank_started(JobRecord& record, int rank, const v1::Started& started);
   void checkpoint_saved(JobRecord& record, const v1::CheckpointSaved& checkpoint);
+  // Compares the first steps with the rehearsal.
+  void memory_seen(JobRecord& record, int rank, const v1::MemorySnapshot& memory);
   // Notes the failure; the first one ends the attempt.
   void fail(JobRecord& record, const v1::Failure& failure);
   // Moves the job on once its attempt is over.
   void settle(JobRecord& record);
   void settle_failed(JobRecord& record);
+  // Whether the job, out of memory, waits for another plan.
+  bool settle_for_replan(JobRecord& record, const v1::Failure& cause);
   void release(JobRecord& record);
 
   JobTable& jobs_;

@@ -7,7 +7,7 @@
 namespace tessera::server {
 namespace {
 
-constexpr int kSchemaVersion = 1;
+constexpr int kSchemaVersion = 2;
 constexpr int kBusyTimeoutMs = 10'000;
 
 constexpr const char* kSchema = R"sql(
@@ -39,6 +39,14 @@ CREATE TABLE cursors (
 CREATE TABLE nodes (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID;
 )sql";
 
+// What version 2 adds.
+constexpr const char* kSchema2 = R"sql(
+CREATE TABLE peak_ratios (device TEXT PRIMARY KEY, ratio REAL NOT NULL) WITHOUT ROWID;
+)sql";
+
+// What one job counts in the mean of a device's ratios.
+constexpr double kRatioWeight = 0.25;
+
 void bind(SQLite::Statement& statement, int index, const google::protobuf::MessageLite& message) {
   const std::string bytes = message.SerializeAsString();
   statement.bind(index, bytes.data(), static_cast<int>(bytes.size()));
@@ -57,14 +65,15 @@ absl::StatusOr<std::unique_ptr<Store>> Store::open(const std::filesystem::path& 
   try {
     std::unique_ptr<Store> store(new Store(path));
     const int version = store->database_.execAndGet("PRAGMA user_version").getInt();
-    if (version != 0 && version != kSchemaVersion) {
+    if (version < 0 || version > kSchemaVersion) {
       return error(absl::StatusCode::kFailedPrecondition, "SCHEMA_VERSION",
                    absl::StrCat(path.string(), " has schema version ", version,
                                 ", this tesserad knows version ", kSchemaVersion));
     }
-    if (version == 0) {
+    if (version < kSchemaVersion) {
       SQLite::Transaction transaction(store->database_);
-      store->database_.exec(kSchema);
+      if (version < 1) store->database_.exec(kSchema);
+      store->database_.exec(kSchema2);
       store->database_.exec(absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
       transaction.commit();
     }
@@ -183,6 +192,34 @@ std::optional<Submission> Store::submission(const std::string& request_id) {
     throw SQLite::Exception("a submitted spec in the store does not parse");
   }
   return submission;
+}
+
+v1::JobSpec Store::submitted(int64_t number) {
+  SQLite::Statement statement(database_, "SELECT submitted FROM jobs WHERE number = ?");
+  statement.bind(1, number);
+  v1::JobSpec spec;
+  if (!statement.executeStep()) return spec;
+  const SQLite::Column column = statement.getColumn(0);
+  if (!spec.ParseFromArray(column.getBlob(), column.getBytes())) {
+    throw SQLite::Exception("a submitted spec in the store does not parse");
+  }
+  return spec;
+}
+
+double Store::peak_ratio(const std::string& device) {
+  SQLite::Statement statement(database_, "SELECT ratio FROM peak_ratios WHERE device = ?");
+  statement.bind(1, device);
+  return statement.executeStep() ? statement.getColumn(0).getDouble() : 1;
+}
+
+double Store::add_peak_ratio(const std::string& device, double ratio) {
+  const double before = peak_ratio(device);
+  const double mean = before + kRatioWeight * (ratio - before);
+  SQLite::Statement statement(database_, "INSERT OR REPLACE INTO peak_ratios VALUES (?, ?)");
+  statement.bind(1, device);
+  statement.bind(2, mean);
+  writing(statement).exec();
+  return mean;
 }
 
 std::vector<JobRecord> Store::unfinished() {

@@ -48,6 +48,15 @@ class Store {
   int64_t next_epoch(const std::string& node);
 
   std::optional<Submission> submission(const std::string& request_id);
+  // The spec that the job was made with, as received.
+  v1::JobSpec submitted(int64_t number);
+
+  // Measured over predicted peaks of jobs on such a device: the mean, in which the last ones weigh
+  // most. 1 where none is known.
+  double peak_ratio(const std::string& device);
+  // Takes one more into account, and returns the mean.
+  double add_peak_ratio(const std::string& device, double ratio);
+
   // In order of submission.
   std::vector<JobRecord> unfinished();
   Queries& queries() { return *queries_; }

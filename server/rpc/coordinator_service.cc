@@ -164,4 +164,34 @@ grpc::ServerUnaryReactor* CoordinatorService::ListNodes(grpc::CallbackServerCont
   return call.reactor();
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::PlanJob(grpc::CallbackServerContext* context,
+                                                      const v1::PlanJobRequest* request,
+                                                      v1::PlanJobResponse* response) {
+  const Call call(context, "PlanJob", clock_, metrics_);
+  loop_.post([this, call, plan = request->plan(), response]() mutable {
+    control_.plan(std::move(plan), [call, response](absl::StatusOr<v1::PlanJobResponse> planned) {
+      if (planned.ok()) *response = *std::move(planned);
+      call.finish(planned.status());
+    });
+  });
+  return call.reactor();
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ProfileData(grpc::CallbackServerContext* context,
+                                                          const v1::ProfileDataRequest* request,
+                                                          v1::ProfileDataResponse* response) {
+  const Call call(context, "ProfileData", clock_, metrics_);
+  if (!request->inspect().has_profile()) {
+    call.finish(invalid_request({{"inspect.profile", "inspect.profile is missing"}}));
+    return call.reactor();
+  }
+  loop_.post([this, call, inspect = request->inspect(), response]() mutable {
+    control_.profile(std::move(inspect), [call, response](absl::StatusOr<v1::DataProfile> profile) {
+      if (profile.ok()) *response->mutable_profile() = *std::move(profile);
+      call.finish(profile.status());
+    });
+  });
+  return call.reactor();
+}
+
 }  // namespace tessera::server

@@ -32,6 +32,12 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
                                       const v1::ListNodesRequest* request,
                                       v1::ListNodesResponse* response) override;
+  grpc::ServerUnaryReactor* PlanJob(grpc::CallbackServerContext* context,
+                                    const v1::PlanJobRequest* request,
+                                    v1::PlanJobResponse* response) override;
+  grpc::ServerUnaryReactor* ProfileData(grpc::CallbackServerContext* context,
+                                        const v1::ProfileDataRequest* request,
+                                        v1::ProfileDataResponse* response) override;
 
  private:
   ControlLoop& loop_;

@@ -59,9 +59,17 @@ void add_job_metrics(const Overview& overview, std::vector<prometheus::MetricFam
   Gauge rate("tessera_job_learning_rate", "Learning rate of the last step");
   Gauge speed("tessera_job_tokens_per_second", "Tokens per second in the last step");
   Gauge restarts("tessera_job_restarts", "Restarts since the last checkpoint");
+  Gauge predicted("tessera_job_predicted_peak_bytes", "Peak of tensor bytes of a rank, rehearsed");
+  Gauge measured("tessera_job_measured_peak_bytes", "Peak of tensor bytes of a rank, measured");
   for (const JobSeries& series : overview.jobs) {
     const Labels labels{{"job", series.job.id()}, {"name", series.job.spec().name()}};
     restarts.set(labels, series.job.restarts());
+    if (series.job.has_rehearsal()) {
+      predicted.set(labels, static_cast<double>(series.job.rehearsal().peak_bytes()));
+    }
+    if (series.job.has_peak()) {
+      measured.set(labels, static_cast<double>(series.job.peak().measured_bytes()));
+    }
     if (!series.steps.empty()) {
       const v1::StepMetrics& last = series.steps.back();
       step.set(labels, last.step());
@@ -72,7 +80,8 @@ void add_job_metrics(const Overview& overview, std::vector<prometheus::MetricFam
       speed.set(labels, last.tokens_per_second());
     }
   }
-  for (Gauge* gauge : {&step, &total, &loss, &norm, &rate, &speed, &restarts}) {
+  for (Gauge* gauge :
+       {&step, &total, &loss, &norm, &rate, &speed, &restarts, &predicted, &measured}) {
     gauge->move_to(families);
   }
 }

@@ -145,8 +145,8 @@ const BadFile kBadFiles[] = {
     {"Liger", edited("packing: true", "use_liger_kernel: true"),
      "job.yaml:3:27: method.sft.use_liger_kernel is not a field: the fused head is always on; "
      "remove it"},
-    {"Peft", edited("parallelism: {", "peft: { lora_r: 8 }\nparallelism: {"),
-     "job.yaml:14:1: peft is not a field: LoRA and quantization are not built yet"},
+    {"Peft", edited("parallelism: {", "use_peft: true\nparallelism: {"),
+     "job.yaml:14:1: use_peft is not a field: use a section peft"},
     {"PlannedMethod", edited("sft: {", "dpo: {"),
      "job.yaml:3:3: method.dpo is not built yet; the methods are: sft"},
     {"WrongInteger", edited("200", "many"),
@@ -208,7 +208,7 @@ const BadFile kBadFiles[] = {
     {"OnlyComments", "# nothing\n", "job.yaml: the file is empty"},
     {"NotASection", "just text",
      "job.yaml:1:1: the file is just text, must be a section with fields: name, method, model, "
-     "data, training, memory, parallelism, resources"},
+     "data, training, memory, parallelism, resources, peft"},
     {"TwoDocuments", "name: a\n---\nname: b\n", "job.yaml:3:1: the file must hold one document"},
     {"Alias", "name: &a x\nmodel: *a\n",
      "job.yaml:1:7: anchors and aliases are not allowed in a job file"},

@@ -265,8 +265,6 @@ const BadField kBadFields[] = {
      [](auto& s) { s.mutable_resources()->set_device_memory("12 apples"); },
      "resources.device_memory is \"12 apples\", must be a number of bytes with its unit, such as "
      "512MiB or 80GiB, at most 1024TiB"},
-    {"AutoIsNotBuilt", [](auto& s) { s.mutable_memory()->set_auto_(true); },
-     "memory.auto true is not built yet"},
     {"ReplicationIsNotBuilt",
      [](auto& s) {
        s.mutable_parallelism()->set_num_processes(4);

@@ -37,10 +37,10 @@ TEST(Api, AnAgentsCheckCanRefuseASpec) {
   Service service;
   Agent agent(service, "n1", 1);
   std::thread checker([&] {
-    const v1::Check check = agent.next(v1::SessionResponse::kCheck).check();
+    const v1::Probe probe = agent.next(v1::SessionResponse::kProbe).probe();
     v1::SessionRequest request;
-    request.mutable_checked()->set_check_id(check.check_id());
-    v1::Failure& failure = *request.mutable_checked()->mutable_result()->add_violations();
+    request.mutable_probed()->set_probe_id(probe.probe_id());
+    v1::Failure& failure = *request.mutable_probed()->mutable_checked()->add_violations();
     failure.set_field("data.train");
     failure.set_message("data.train: /data/train.jsonl does not exist");
     agent.send(request);

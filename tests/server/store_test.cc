@@ -124,6 +124,30 @@ TEST_F(StoreTest, AnotherSchemaVersionIsRefused) {
   EXPECT_NE(opened.status().message().find("99"), absl::string_view::npos);
 }
 
+TEST_F(StoreTest, AnOlderSchemaIsBroughtUpToDate) {
+  insert("x-1", "x", v1::Job::QUEUED);
+  store_->commit();
+  store_.reset();
+  SQLite::Database(path().string(), SQLite::OPEN_READWRITE)
+      .exec("DROP TABLE peak_ratios; PRAGMA user_version = 1");
+  auto opened = Store::open(path());
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ((*opened)->unfinished().size(), 1U);
+  EXPECT_EQ((*opened)->peak_ratio("cpu"), 1);
+}
+
+TEST_F(StoreTest, KeepsAMeanOfPeaksOverPredictions) {
+  EXPECT_EQ(store_->peak_ratio("cpu"), 1);
+  EXPECT_DOUBLE_EQ(store_->add_peak_ratio("cpu", 1.4), 1.1);
+  EXPECT_DOUBLE_EQ(store_->add_peak_ratio("cpu", 1.1), 1.1);
+  store_->commit();
+  store_.reset();
+  auto opened = Store::open(path());
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_DOUBLE_EQ((*opened)->peak_ratio("cpu"), 1.1);
+  EXPECT_EQ((*opened)->peak_ratio("NVIDIA H100"), 1);
+}
+
 TEST_F(StoreTest, ANameIsEnoughForOneUnfinishedJob) {
   insert("x-1", "x", v1::Job::SUCCEEDED);
   EXPECT_EQ(store_->queries().find("x").status().code(), absl::StatusCode::kNotFound);

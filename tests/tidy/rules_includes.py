@@ -13,7 +13,7 @@ _GRPC = ("<grpc", "<grpcpp/")
 _LAYERS = [
     {"batch.h", "errors.h"},
     {"data", "kernels", "memory", "model", "parallel"},
-    {"checkpoint", "generate", "objectives", "optim"},
+    {"checkpoint", "generate", "objectives", "optim", "planner"},
     {"inspect", "trainer"},
 ]
 _LAYER_OF = {folder: layer for layer, folders in enumerate(_LAYERS) for folder in folders}

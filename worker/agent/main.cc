@@ -49,15 +49,16 @@ std::string hostname() {
   return name;
 }
 
-std::string default_trainer() {
+// A program of this service beside this one.
+std::string beside(const char* program) {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  return (self.parent_path() / "tessera-trainer").string();
+  return (self.parent_path() / program).string();
 }
 
 void add_flags(CLI::App& app, Flags& flags) {
   flags.node = hostname();
-  flags.trainer = default_trainer();
+  flags.trainer = beside("tessera-trainer");
   flags.cpu_slots =
       std::max(static_cast<int>(std::thread::hardware_concurrency()), kMinDefaultCpuSlots);
   app.add_option("--coordinator", flags.coordinator, "Where tesserad is: unix:PATH or HOST:PORT")
@@ -114,6 +115,7 @@ absl::StatusOr<SupervisorOptions> supervisor_options(const Flags& flags) {
   SupervisorOptions options;
   options.state_dir = fs::absolute(flags.state_dir);
   options.trainer = fs::absolute(flags.trainer);
+  options.data_program = beside("tessera-data");
   options.environment = environment();
   options.address = flags.address;
   if (options.address.empty()) {

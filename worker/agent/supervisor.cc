@@ -14,7 +14,10 @@ Supervisor::Supervisor(EventLoop& loop, SupervisorOptions options)
     : loop_(loop),
       options_(std::move(options)),
       context_{loop_, oom_, options_.trainer, options_.environment, options_.address},
-      checker_(loop_, {options_.trainer, options_.environment, options_.state_dir / "checks"}) {
+      prober_(loop_, {.trainer = options_.trainer,
+                      .data_program = options_.data_program,
+                      .environment = options_.environment,
+                      .directory = options_.state_dir / "probes"}) {
   recover();
   poll();
   renew_leases();
@@ -80,7 +83,7 @@ void Supervisor::connected(const v1::Welcome& welcome, Send send) {
 
 void Supervisor::disconnected() {
   send_ = nullptr;
-  checker_.cancel_all();
+  prober_.cancel_all();
 }
 
 void Supervisor::handle(const v1::SessionResponse& message) {
@@ -103,8 +106,8 @@ void Supervisor::handle(const v1::SessionResponse& message) {
         remove_if_over(key(run->id()));
       }
       return;
-    case v1::SessionResponse::kCheck:
-      return check(message.check());
+    case v1::SessionResponse::kProbe:
+      return probe(message.probe());
     case v1::SessionResponse::kWelcome:
     case v1::SessionResponse::KIND_NOT_SET:
       spdlog::warn("the coordinator sent a message that this agent does not know");
@@ -188,11 +191,11 @@ void Supervisor::kill(const v1::Kill& kill) {
   run->pump(send_);
 }
 
-void Supervisor::check(const v1::Check& check) {
-  checker_.check(check, [this](v1::Checked checked) {
+void Supervisor::probe(const v1::Probe& probe) {
+  prober_.probe(probe, [this](v1::Probed probed) {
     if (!send_) return;
     v1::SessionRequest request;
-    *request.mutable_checked() = std::move(checked);
+    *request.mutable_probed() = std::move(probed);
     send_(std::move(request));
   });
 }

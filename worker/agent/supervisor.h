@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "tessera/v1/agent.pb.h"
-#include "worker/agent/checker.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/oom_watch.h"
+#include "worker/agent/prober.h"
 #include "worker/agent/rank.h"
 #include "worker/agent/run.h"
 
@@ -35,6 +35,7 @@ struct SupervisorOptions {
   // Absolute.
   std::filesystem::path state_dir;
   std::filesystem::path trainer;
+  std::filesystem::path data_program;
   // Environment of the trainers, as NAME=VALUE.
   std::vector<std::string> environment;
   std::string address;
@@ -77,7 +78,7 @@ class Supervisor {
   void send_prepared(const Run& run);
   void start(const v1::Start& start);
   void kill(const v1::Kill& kill);
-  void check(const v1::Check& check);
+  void probe(const v1::Probe& probe);
   void rank_exited(const Key& run);
   void remove_if_over(const Key& run);
   void send_ended(const v1::RunId& run);
@@ -89,7 +90,7 @@ class Supervisor {
   const SupervisorOptions options_;
   OomWatch oom_;
   RunContext context_;
-  Checker checker_;
+  Prober prober_;
   std::map<Key, std::unique_ptr<Run>> runs_;
   Send send_;  // null while no session is connected
   std::chrono::milliseconds fence_{0};

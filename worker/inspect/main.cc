@@ -1,11 +1,15 @@
-// tessera-data: an InspectRequest on standard input, InspectReplies on standard output (see
-// inspect.proto). For `tessera data inspect` and `tessera profile`.
+// tessera-data [--input FILE]: an InspectRequest on standard input or in a file, InspectReplies on
+// standard output (see inspect.proto). For `tessera data inspect` and `tessera profile`.
 //
-// Exit codes: 0 all was said, a user's mistake included; 1 a failure, on standard error.
+// Exit codes: 0 all was said, a user's mistake included; 1 a failure, on standard error; 2 wrong
+// usage.
 #include <google/protobuf/util/delimited_message_util.h>
 
 #include <exception>
+#include <fstream>
 #include <iostream>
+#include <string>
+#include <string_view>
 
 #include "worker/errors.h"
 #include "worker/inspect/inspect.h"
@@ -19,10 +23,13 @@ void write(const InspectReply& reply) {
   google::protobuf::util::SerializeDelimitedToOstream(reply, &std::cout);
 }
 
-int run() {
+// Empty: standard input.
+int run(const std::string& path) {
   tessera::v1::InspectRequest request;
-  if (!request.ParseFromIstream(&std::cin)) {
-    std::cerr << "standard input is no InspectRequest; `tessera data inspect` and `tessera "
+  std::ifstream file(path, std::ios::binary);
+  if (!request.ParseFromIstream(path.empty() ? &std::cin : &file)) {
+    std::cerr << (path.empty() ? "standard input" : path)
+              << " is no InspectRequest; `tessera data inspect` and `tessera "
                  "profile` make one\n";
     return 1;
   }
@@ -40,9 +47,14 @@ int run() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const bool has_file = argc == 3 && std::string_view(argv[1]) == "--input";
+  if (argc > 1 && !has_file) {
+    std::cerr << "usage: tessera-data [--input FILE]\n";
+    return 2;
+  }
   try {
-    return run();
+    return run(has_file ? argv[2] : "");
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -4,13 +4,17 @@
 #include <unistd.h>
 
 #include <functional>
+#include <iostream>
 
 #include "worker/checkpoint/reader.h"
 #include "worker/errors.h"
+#include "worker/model/adapter_files.h"
 #include "worker/model/stored_weights.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/model_options.h"
 #include "worker/trainer/plan.h"
+#include "worker/trainer/plan_job.h"
+#include "worker/trainer/rehearsal.h"
 #include "worker/trainer/resume.h"
 
 namespace tessera {
@@ -18,6 +22,8 @@ namespace {
 
 // Documents read of each file: enough to find a wrong field or a malformed beginning at once.
 constexpr int64_t kSampleDocuments = 1000;
+// For reading data that no cache holds yet, of which a rehearsal wants the lengths.
+constexpr double kDataSeconds = 10;
 
 void add_violation(v1::CheckResult& result, v1::Failure::Kind kind, const std::string& field,
                    const std::string& message) {
@@ -36,27 +42,35 @@ void guarded(v1::CheckResult& result, const std::function<void()>& check) {
   }
 }
 
-int64_t count_parameters(DecoderModel& model) {
-  int64_t total = 0;
+struct ModelSize {
+  int64_t parameters = 0;  // without adapters
+  int64_t trainable = 0;
+};
+
+ModelSize size_of(DecoderModel& model) {
+  ModelSize size;
   for (const Parameter* parameter : all_parameters(model)) {
     int64_t numel = 1;
-    for (const int64_t size : parameter->shape) numel *= size;
-    total += numel;
+    for (const int64_t extent : parameter->shape) numel *= extent;
+    if (parameter->fresh == Fresh::kNo) size.parameters += numel;
+    if (parameter->trainable) size.trainable += numel;
   }
-  return total;
+  return size;
 }
 
 // Room for what the job writes at least: the final weights, and one checkpoint where it makes any.
-int64_t bytes_needed(const v1::JobSpec& spec, int64_t num_parameters) {
+int64_t bytes_needed(const v1::JobSpec& spec, const ModelSize& size) {
   const int64_t weight_bytes = spec.model().dtype() == "bfloat16" ? 2 : 4;
   const std::string& states = spec.memory().optimizer_state_dtype();
   const int64_t state_bytes = states == "int8" ? 1 : states == "bfloat16" ? 2 : 4;
   const int64_t checkpoint_bytes =
       spec.training().save_strategy() == "no" ? 0 : 4 + 2 * state_bytes;
-  return num_parameters * (weight_bytes + checkpoint_bytes);
+  const bool writes_adapter = spec.has_peft() && !spec.peft().merge_adapter();
+  return (writes_adapter ? size.trainable * 4 : size.parameters * weight_bytes) +
+         size.trainable * checkpoint_bytes;
 }
 
-void check_output(const v1::JobSpec& spec, int64_t num_parameters) {
+void check_output(const v1::JobSpec& spec, const ModelSize& size) {
   const std::filesystem::path output = spec.training().output_dir();
   std::filesystem::path existing = output;
   while (!std::filesystem::exists(existing) && existing.has_relative_path())
@@ -70,7 +84,7 @@ void check_output(const v1::JobSpec& spec, int64_t num_parameters) {
   if (statvfs(existing.c_str(), &disk) != 0) return;
   const int64_t free_bytes =
       static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-  const int64_t needed = bytes_needed(spec, num_parameters);
+  const int64_t needed = bytes_needed(spec, size);
   if (free_bytes < needed) {
     throw UserError("training.output_dir",
                     "training.output_dir " + output.string() + " has " +
@@ -79,20 +93,33 @@ void check_output(const v1::JobSpec& spec, int64_t num_parameters) {
   }
 }
 
+// A job that cannot be rehearsed may run all the same.
+void add_rehearsal(const v1::JobSpec& spec, v1::CheckResult& result) {
+  try {
+    RehearsalData data(impatient_reports(kDataSeconds));
+    *result.mutable_rehearsal() = rehearse(spec, data);
+  } catch (const std::exception& error) {
+    result.clear_rehearsal();
+    std::cerr << "not rehearsed: " << error.what() << std::endl;
+  }
+}
+
 }  // namespace
 
 v1::CheckResult check_job(const v1::JobSpec& spec) {
   v1::CheckResult result;
-  int64_t vocab_size = 0, num_parameters = 0;
+  int64_t vocab_size = 0;
+  ModelSize size;
   std::vector<FlatLayout> layouts;
   guarded(result, [&] { refuse_combinations(spec); });
   guarded(result, [&] {
     const ModelConfig config = model_of_job(spec, read_model_config(spec.model().path()));
     vocab_size = config.vocab_size;
-    DecoderModel model(config, spec.memory().head_chunk_tokens());
-    num_parameters = count_parameters(model);
-    layouts = trainable_layouts(model, /*world_size=*/1);
-    check_weights(model, WeightFiles::open(spec.model().path()));
+    const std::unique_ptr<DecoderModel> model = make_layers(spec, config);
+    size = size_of(*model);
+    layouts = trainable_layouts(*model, /*world_size=*/1);
+    check_weights(*model, WeightFiles::open(spec.model().path()));
+    if (!spec.peft().adapter_path().empty()) open_adapter(*model, spec.peft().adapter_path());
   });
   for (const bool held_out : {false, true}) {
     if (held_out && spec.data().eval().empty()) continue;
@@ -109,7 +136,8 @@ v1::CheckResult check_job(const v1::JobSpec& spec) {
     const CheckpointReader reader(requested->path, requested->field);
     check_optimizer_states(*requested, reader.state(), spec.memory());
   });
-  guarded(result, [&] { check_output(spec, num_parameters); });
+  guarded(result, [&] { check_output(spec, size); });
+  if (result.violations().empty()) add_rehearsal(spec, result);
   return result;
 }
 

@@ -4,7 +4,9 @@
 //   tessera-trainer --input input.pb --events FILE --commands FIFO
 //   tessera-trainer --check --input run.json                  prints a CheckResult, trains nothing
 //   tessera-trainer --rehearse --input run.json               prints a Rehearsal, likewise
-//   tessera-trainer --export CHECKPOINT --to DIRECTORY        writes a Hugging Face directory
+//   tessera-trainer --plan --input request.json               prints a Plan of a PlanRequest,
+//   likewise tessera-trainer --export CHECKPOINT --to DIRECTORY        writes a Hugging Face
+//   directory
 //
 // Exit codes: 0 finished, 1 failed (the last event says why), 2 wrong usage.
 #include <ATen/Parallel.h>
@@ -26,6 +28,7 @@
 #include "worker/trainer/check.h"
 #include "worker/trainer/export_checkpoint.h"
 #include "worker/trainer/input.h"
+#include "worker/trainer/plan_job.h"
 #include "worker/trainer/rehearsal.h"
 #include "worker/trainer/trainer.h"
 
@@ -36,6 +39,7 @@ struct Flags {
   std::string input, events, commands;
   bool check = false;
   bool rehearse = false;
+  bool plan = false;
   ExportRequest to_export;
 };
 
@@ -170,12 +174,31 @@ int check(const Flags& flags) {
   const MemoryLedger& ledger = MemoryLedger::install();
   v1::CheckResult result;
   try {
-    result = check_job(read_trainer_input(flags.input).spec());
+    v1::TrainerInput input = read_trainer_input(flags.input);
+    name_cache_directory(*input.mutable_spec());
+    result = check_job(input.spec());
   } catch (const std::exception&) {
     *result.add_violations() = current_failure(ledger);
   }
   std::string json;
   if (!google::protobuf::util::MessageToJsonString(result, &json).ok()) return 1;
+  std::cout << json << std::endl;
+  return 0;
+}
+
+int plan(const Flags& flags) {
+  const MemoryLedger& ledger = MemoryLedger::install();
+  v1::Plan plan;
+  try {
+    v1::PlanRequest request = read_plan_request(flags.input);
+    name_cache_directory(*request.mutable_spec());
+    plan = plan_job(std::move(request));
+  } catch (const std::exception&) {
+    plan.Clear();
+    *plan.mutable_failure() = current_failure(ledger);
+  }
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(plan, &json).ok()) return 1;
   std::cout << json << std::endl;
   return 0;
 }
@@ -228,6 +251,10 @@ int main(int argc, char** argv) {
   app.add_flag("--rehearse", flags.rehearse,
                "say what memory and work the job takes, and train nothing")
       ->excludes("--check");
+  app.add_flag("--plan", flags.plan,
+               "of a PlanRequest: say what would make the job fit, and train nothing")
+      ->excludes("--check")
+      ->excludes("--rehearse");
   CLI::Option* to_export = app.add_option("--export", flags.to_export.checkpoint,
                                           "checkpoint to write as a Hugging Face directory")
                                ->excludes(input);
@@ -247,5 +274,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (to_export->count() > 0) return tessera::run_export(flags.to_export);
   if (flags.rehearse) return tessera::run_rehearsal(flags);
+  if (flags.plan) return tessera::plan(flags);
   return flags.check ? tessera::check(flags) : tessera::train(flags);
 }

@@ -30,6 +30,7 @@
 #include <string>
 #include <thread>
 
+#include "tessera/v1/plan.pb.h"
 #include "tessera/v1/trainer.pb.h"
 
 namespace {
@@ -102,7 +103,7 @@ class Trainer {
 int Trainer::check() {
   const std::string& name = input_.spec().name();
   if (name == "good") {
-    std::cout << "{}\n";
+    std::cout << R"({"rehearsal": {"peakBytes": "1000"}})";
   } else if (name == "bad") {
     std::cout << R"({"violations": [{"kind": "USER", "field": "model.path", "message": "no"}]})";
   } else {
@@ -235,19 +236,31 @@ int Trainer::rendezvous() {
   return finish();
 }
 
+// Answers a PlanRequest with a plan that shows it was read.
+int plan(const std::string& path) {
+  v1::PlanRequest request;
+  std::ifstream file(path, std::ios::binary);
+  if (!request.ParseFromIstream(&file)) return 4;
+  std::cout << R"({"asWritten": {"worldSize": )" << request.world_size() << "}}";
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> flags;
-  bool check = false;
+  bool check = false, plans = false;
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--check") {
       check = true;
+    } else if (std::string_view(argv[i]) == "--plan") {
+      plans = true;
     } else if (i + 1 < argc) {
       flags[argv[i]] = argv[i + 1];
       ++i;
     }
   }
+  if (plans) return plan(flags["--input"]);
   Trainer trainer(std::move(flags));
   return check ? trainer.check() : trainer.train();
 }

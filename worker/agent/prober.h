@@ -1,4 +1,5 @@
-// Runs `tessera-trainer --check` on specs, a few at a time.
+// Runs programs that answer a question about a job (`tessera-trainer --check`, `--plan`,
+// tessera-data), a few at a time.
 #pragma once
 
 #include <chrono>
@@ -16,33 +17,36 @@
 
 namespace tessera::agent {
 
-class Checker {
+class Prober {
  public:
-  // Checks that run at once, and that wait; more are refused with a violation that says so.
+  // Probes that run at once, and that wait; more are refused with a failure that says so.
   static constexpr size_t kMaxRunning = 4;
   static constexpr size_t kMaxWaiting = 64;
 
   struct Options {
     std::filesystem::path trainer;
+    std::filesystem::path data_program;
     std::vector<std::string> environment;
     // Working space; its contents are deleted.
     std::filesystem::path directory;
     std::chrono::milliseconds deadline = std::chrono::seconds(60);
+    // Of a profile, which may read much.
+    std::chrono::milliseconds profile_deadline = std::chrono::minutes(10);
   };
-  using Done = std::function<void(v1::Checked)>;
+  using Done = std::function<void(v1::Probed)>;
 
-  Checker(EventLoop& loop, Options options);
-  ~Checker();
-  Checker(const Checker&) = delete;
-  Checker& operator=(const Checker&) = delete;
+  Prober(EventLoop& loop, Options options);
+  ~Prober();
+  Prober(const Prober&) = delete;
+  Prober& operator=(const Prober&) = delete;
 
   // `done` is called later, once, unless cancel_all() or the destructor comes first.
-  void check(v1::Check check, Done done);
+  void probe(v1::Probe probe, Done done);
   void cancel_all();
 
  private:
   struct Job {
-    v1::Check check;
+    v1::Probe probe;
     Done done;
     std::filesystem::path directory;
     std::unique_ptr<Process> process;
@@ -50,9 +54,12 @@ class Checker {
     bool timed_out = false;
   };
 
+  std::chrono::milliseconds deadline_of(const v1::Probe& probe) const;
   void start_waiting();
   absl::Status start(Job& job);
   void exited(std::list<Job>::iterator job);
+  // Answers later, with a failure.
+  void refuse(const v1::Probe& probe, Done done, const std::string& why);
   void discard(Job& job);
 
   EventLoop& loop_;

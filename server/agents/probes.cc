@@ -1,0 +1,77 @@
+#include "server/agents/probes.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera::server {
+namespace {
+
+bool has_device(const NodeView& node, const std::string& kind) {
+  for (const DeviceView& device : node.devices) {
+    if (device.kind == kind) return true;
+  }
+  return false;
+}
+
+absl::Status no_answer(const std::string& why) { return absl::UnavailableError(why); }
+
+}  // namespace
+
+void Probes::start(v1::Probe probe, const std::string& device_kind, absl::Duration timeout,
+                   Done done) {
+  std::string chosen;
+  for (const NodeView& node : nodes_.ready()) {
+    const bool fits = has_device(node, device_kind);
+    if (chosen.empty() || fits) chosen = node.name;
+    if (fits) break;
+  }
+  if (chosen.empty()) return done(no_answer("no agent is connected"));
+  v1::SessionResponse message;
+  *message.mutable_probe() = std::move(probe);
+  message.mutable_probe()->set_probe_id(++last_id_);
+  pending_.emplace(last_id_, Pending{chosen, timeout, clock_.uptime() + timeout, std::move(done)});
+  nodes_.send(chosen, std::move(message));
+}
+
+void Probes::finish(Iterator probe, absl::StatusOr<v1::Probed> answer) {
+  Done done = std::move(probe->second.done);
+  pending_.erase(probe);
+  done(std::move(answer));
+}
+
+void Probes::probed(const std::string& node, const v1::Probed& message) {
+  const auto probe = pending_.find(message.probe_id());
+  if (probe == pending_.end() || probe->second.node != node) return;
+  finish(probe, message);
+}
+
+// What is done with an answer may ask another question: the ids that are to end are looked up
+// first.
+void Probes::abandon(const std::string& node) {
+  std::vector<int64_t> ids;
+  for (const auto& [id, pending] : pending_) {
+    if (pending.node == node) ids.push_back(id);
+  }
+  for (const int64_t id : ids) {
+    finish(pending_.find(id), no_answer(absl::StrCat("node ", node, " went away")));
+  }
+}
+
+void Probes::abandon_all(const std::string& why) {
+  while (!pending_.empty()) finish(pending_.begin(), no_answer(why));
+}
+
+void Probes::tick() {
+  std::vector<int64_t> ids;
+  for (const auto& [id, pending] : pending_) {
+    if (clock_.uptime() >= pending.deadline) ids.push_back(id);
+  }
+  for (const int64_t id : ids) {
+    const Iterator probe = pending_.find(id);
+    finish(probe, no_answer(absl::StrCat("node ", probe->second.node, " did not answer within ",
+                                         absl::FormatDuration(probe->second.timeout))));
+  }
+}
+
+}  // namespace tessera::server

@@ -1,0 +1,52 @@
+// Questions about jobs that an agent answers, by a program that it runs on its machine: only there
+// the model, the data and the output directory can be seen.
+//
+// Belongs to the control loop's thread.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "server/agents/nodes.h"
+
+namespace tessera::server {
+
+class Probes {
+ public:
+  // UNAVAILABLE: no agent is connected, it went away, or it took too long.
+  using Done = absl::AnyInvocable<void(absl::StatusOr<v1::Probed>)>;
+
+  Probes(Nodes& nodes, const Clock& clock) : nodes_(nodes), clock_(clock) {}
+
+  // Asks a node, preferably one that has devices of the kind. Calls `done` once: at once where no
+  // agent is connected, else when the agent answers, goes, or takes longer than `timeout`.
+  void start(v1::Probe probe, const std::string& device_kind, absl::Duration timeout, Done done);
+  size_t num_pending() const { return pending_.size(); }
+
+  void probed(const std::string& node, const v1::Probed& message);
+  // The node's session ended.
+  void abandon(const std::string& node);
+  // No answer is waited for any more.
+  void abandon_all(const std::string& why);
+  void tick();
+
+ private:
+  struct Pending {
+    std::string node;
+    absl::Duration timeout;
+    absl::Duration deadline;
+    Done done;
+  };
+  using Iterator = std::map<int64_t, Pending>::iterator;
+
+  void finish(Iterator probe, absl::StatusOr<v1::Probed> answer);
+
+  Nodes& nodes_;
+  const Clock& clock_;
+  int64_t last_id_ = 0;
+  std::map<int64_t, Pending> pending_;
+};
+
+}  // namespace tessera::server

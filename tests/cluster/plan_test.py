@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""What a job needs is known before it runs, and chosen to fit: plan, admission, auto, replan.
+
+plan_test.py --bin DIR --assets DIR
+"""
+
+import argparse
+import json
+import pathlib
+
+from cluster import Follower, cluster, expect, run_job, wait_until
+from jobs import sft_job, write_llama
+
+# Eight rows a step, by default.
+DOCUMENTS, STEPS = 64, 8
+SHORT, LONG = 16, 256  # tokens of a document
+NEVER = 100_000  # steps: not done while a test runs
+# Of predicted peaks: the bound that the rehearsal is held to.
+MAX_PEAK_ERROR = 0.005
+# Of losses: what another order of float32 sums changes.
+MAX_LOSS_ERROR = 1e-5
+
+
+def write_tokens(path, num_long):
+    """Documents of token ids, the long ones last."""
+    lengths = [SHORT] * (DOCUMENTS - num_long) + [LONG] * num_long
+    with path.open("w") as file:
+        for number, length in enumerate(lengths):
+            ids = [(7 * number + 3 * position) % 90 + 1 for position in range(length)]
+            file.write(json.dumps({"input_ids": ids}) + "\n")
+
+
+def token_job(service, options, name, memory=None, resources=None):
+    """A job of one pass over tokens.jsonl; its batch size is left to the defaults, so to a plan.
+
+    It saves nothing on the way: how long a save holds its copy is a matter of timing.
+    """
+    job = sft_job(options.assets, service.directory / name)
+    job["name"] = name
+    job["method"]["sft"]["max_length"] = 2 * LONG
+    job["model"]["path"] = str(service.directory / "model")
+    job["data"]["train"] = str(service.directory / "tokens.jsonl")
+    job["training"] |= {"max_steps": STEPS, "shuffle_dataset": False, "save_strategy": "no"}
+    del job["training"]["per_device_train_batch_size"]
+    if memory:
+        job["memory"] = memory
+    job["resources"] = {"cpu_threads": 1} | (resources or {})
+    return job
+
+
+def plan(service, job, *flags):
+    [response] = service.query("plan", str(service.write_job("planned", job)), *flags)
+    return response["plan"]
+
+
+def alternative(plan, title):
+    return next(entry for entry in plan["alternatives"] if entry["title"] == title)
+
+
+def peak(rehearsal):
+    return int(rehearsal["peakBytes"])
+
+
+def losses(events):
+    return {event["step"]["step"]: event["step"]["loss"] for event in events if "step" in event}
+
+
+def check_same_losses(expected, found):
+    expect(sorted(found) == list(range(1, STEPS + 1)), f"steps {sorted(found)}")
+    for step, loss in expected.items():
+        error = abs(found[step] - loss) / abs(loss)
+        expect(error <= MAX_LOSS_ERROR, f"step {step}: loss {found[step]}, plain {loss}")
+
+
+def check_plan_here(service, options):
+    """`tessera plan` starts nothing; what-ifs are of devices that are not here.
+
+    Returns the plan of the job as it is, and its losses.
+    """
+    job = token_job(service, options, "plain")
+    made = plan(service, job)
+    expect(made["numRehearsed"] > 5, f"{made['numRehearsed']} rehearsals")
+    expect(made["asWritten"]["cost"]["seconds"] > 0, "no predicted time")
+    what_if = plan(service, job, "--world-size", "64", "--device", "h100")
+    expect(what_if["asWritten"]["worldSize"] == 64, "not of 64 ranks")
+    expect(what_if["rates"].startswith("h100"), what_if["rates"])
+    expect(int(what_if["deviceMemoryBytes"]) == 80 << 30, what_if["deviceMemoryBytes"])
+    expect(not service.state_dir.exists() and not service.pids(), "plan started something")
+
+    code, events, errors = run_job(service, "run", str(service.write_job("plain", job)))
+    expect(code == 0, errors)
+    service.expect_gone()
+    measured = max(int(event["memory"]["peakBytes"]) for event in events if "memory" in event)
+    predicted = peak(made["asWritten"])
+    print(f"peak: predicted {predicted}, measured {measured}")
+    expect(abs(measured - predicted) <= MAX_PEAK_ERROR * measured, "the prediction is off")
+    compared = [event["peak"] for event in events if "peak" in event]
+    expect(len(compared) == 1, f"{len(compared)} comparisons of peaks")
+    expect(int(compared[0]["predictedBytes"]) == predicted, "compared with another prediction")
+    return made, losses(events)
+
+
+def check_auto(service, options, made, expected):
+    """Made to fit, with the same losses."""
+    split = alternative(made, "microbatches of 2 rows, 4 a step")
+    limit = (peak(split["rehearsal"]) + peak(made["asWritten"])) // 2
+    job = token_job(service, options, "auto", {"auto": True}, {"device_memory": str(limit)})
+    code, events, errors = run_job(service, "run", str(service.write_job("auto", job)))
+    expect(code == 0, errors)
+    service.expect_gone()
+    [chosen] = [event["plan"] for event in events if "plan" in event]
+    print(chosen["reason"])
+    expect(chosen["changes"], "nothing was changed")
+    held = max(int(event["memory"]["peakBytes"]) for event in events if "memory" in event)
+    expect(held <= limit, f"{held} bytes of {limit}")
+    expect(abs(held - peak(chosen["rehearsal"])) <= MAX_PEAK_ERROR * held, "the prediction is off")
+    check_same_losses(expected, losses(events))
+
+
+def check_refusal(service, options):
+    """Fits nowhere: refused, with what would be needed."""
+    for memory in ({}, {"auto": True}):
+        job = token_job(service, options, "tiny", memory, {"device_memory": "1MiB"})
+        code, _, errors = run_job(service, "run", str(service.write_job("tiny", job)))
+        expect(code == 2, f"exit code {code}: {errors}")
+        expect("a rank of the job needs" in errors, errors)
+        expect("no technique alone makes it fit" in errors, errors)
+    service.expect_gone()
+
+
+def check_replan(service, options, made, expected):
+    """The data grow after the job was accepted: it runs out of memory in its middle.
+
+    It goes on from its checkpoint, with another plan.
+    """
+    split = alternative(made, "microbatches of 2 rows, 4 a step")
+    limit = (peak(split["rehearsal"]) + peak(made["asWritten"])) // 2
+    write_tokens(service.directory / "tokens.jsonl", num_long=0)
+    job = token_job(service, options, "grows", {"on_oom": "replan"}, {"device_memory": str(limit)})
+    job["training"] |= {"save_strategy": "steps", "save_steps": 2, "async_save": False}
+    blocker = token_job(service, options, "blocker")
+    blocker["training"]["max_steps"] = NEVER
+    with service.up("--cpu-slots", "1"):
+        first = service.call("submit", str(service.write_job("blocker", blocker))).stdout.strip()
+        submitted = service.call("submit", str(service.write_job("grows", job)))
+        expect(submitted.returncode == 0, submitted.stderr)
+        name = submitted.stdout.strip()
+        write_tokens(service.directory / "tokens.jsonl", num_long=DOCUMENTS // 2)
+        service.call("cancel", first)
+        follower = Follower(service, "watch", name)
+        follower.follow(lambda event: None)
+        code, errors = follower.end()
+        expect(code == 0, errors)
+        events = follower.events
+        [chosen] = [event["plan"] for event in events if "plan" in event]
+        print(chosen["reason"])
+        reasons = [event["state"]["reason"] for event in events if "state" in event]
+        expect("goes on from the checkpoint of step 4" in reasons, str(reasons))
+        check_same_losses(expected, losses(events))
+        wait_until(lambda: not service.unfinished(), "all jobs to end")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bin", required=True, type=pathlib.Path)
+    parser.add_argument("--assets", required=True, type=pathlib.Path)
+    options = parser.parse_args()
+    with cluster(options.bin) as service:
+        write_llama(service.directory / "model", 128, 352, 2)
+        write_tokens(service.directory / "tokens.jsonl", num_long=DOCUMENTS // 2)
+        made, expected = check_plan_here(service, options)
+        check_auto(service, options, made, expected)
+        check_refusal(service, options)
+        check_replan(service, options, made, expected)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+#include "worker/agent/prober.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/strip.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/util/delimited_message_util.h>
+#include <google/protobuf/util/json_util.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "tessera/v1/trainer.pb.h"
+#include "worker/agent/file_util.h"
+#include "worker/agent/utf8.h"
+
+namespace tessera::agent {
+namespace {
+
+constexpr size_t kMaxResultBytes = 4 << 20;
+constexpr size_t kStderrTailBytes = 2048;
+
+// "could not check the job".
+const char* task_of(const v1::Probe& probe) {
+  switch (probe.kind_case()) {
+    case v1::Probe::kPlan:
+      return "plan the job";
+    case v1::Probe::kProfile:
+      return "profile the data";
+    default:
+      return "check the job";
+  }
+}
+
+v1::Probed answer_to(const v1::Probe& probe) {
+  v1::Probed probed;
+  probed.set_probe_id(probe.probe_id());
+  return probed;
+}
+
+v1::Probed broken(const v1::Probe& probe, const std::string& message) {
+  v1::Probed probed = answer_to(probe);
+  v1::Failure& failure = *probed.mutable_failure();
+  failure.set_kind(v1::Failure::BUG);
+  failure.set_rank(-1);
+  failure.set_message(message);
+  return probed;
+}
+
+std::string ending(const Exit& exit) {
+  switch (exit.kind) {
+    case Exit::Kind::kCode:
+      return absl::StrCat("it exited with status ", exit.value);
+    case Exit::Kind::kSignal:
+      return absl::StrCat("it was killed by signal ", exit.value);
+    case Exit::Kind::kUnknown:
+      break;
+  }
+  return "it ended";
+}
+
+// The program's input: a message, in the file that its --input names.
+const google::protobuf::Message& message_of(const v1::Probe& probe, v1::TrainerInput& input) {
+  if (probe.has_plan()) return probe.plan();
+  if (probe.has_profile()) return probe.profile();
+  *input.mutable_spec() = probe.check();
+  return input;
+}
+
+bool parse_json(const std::string& json, google::protobuf::Message& message) {
+  google::protobuf::util::JsonParseOptions lenient;
+  lenient.ignore_unknown_fields = true;
+  return google::protobuf::util::JsonStringToMessage(json, &message, lenient).ok();
+}
+
+// The profile or the failure among the replies.
+bool parse_replies(const std::string& bytes, v1::Probed& probed) {
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+  bool is_clean_end = false;
+  v1::InspectReply reply;
+  while (google::protobuf::util::ParseDelimitedFromZeroCopyStream(&reply, &stream, &is_clean_end)) {
+    if (reply.has_profile()) *probed.mutable_profiled() = std::move(*reply.mutable_profile());
+    if (reply.has_failure()) *probed.mutable_failure() = std::move(*reply.mutable_failure());
+    reply.Clear();
+  }
+  return is_clean_end && probed.kind_case() != v1::Probed::KIND_NOT_SET;
+}
+
+bool parse(const v1::Probe& probe, const std::string& output, v1::Probed& probed) {
+  if (probe.has_plan()) return parse_json(output, *probed.mutable_planned());
+  if (probe.has_profile()) return parse_replies(output, probed);
+  return parse_json(output, *probed.mutable_checked());
+}
+
+v1::Probed result_of(const v1::Probe& probe, const std::filesystem::path& directory,
+                     const Exit& exit) {
+  if (exit.kind == Exit::Kind::kCode && exit.value == 0) {
+    const absl::StatusOr<std::string> output = read_file(directory / "stdout", kMaxResultBytes);
+    v1::Probed probed = answer_to(probe);
+    if (output.ok() && parse(probe, *output, probed)) return probed;
+  }
+  const std::string tail = to_valid_utf8(read_tail(directory / "stderr", kStderrTailBytes));
+  return broken(probe, absl::StrCat(probe.has_profile() ? "tessera-data" : "the trainer",
+                                    " could not ", task_of(probe), ": ", ending(exit),
+                                    tail.empty() ? "" : ": ", absl::StripAsciiWhitespace(tail)));
+}
+
+}  // namespace
+
+Prober::Prober(EventLoop& loop, Options options) : loop_(loop), options_(std::move(options)) {
+  std::error_code error;
+  std::filesystem::remove_all(options_.directory, error);
+}
+
+Prober::~Prober() {
+  cancel_all();
+  for (Job& job : running_) discard(job);
+}
+
+std::chrono::milliseconds Prober::deadline_of(const v1::Probe& probe) const {
+  return probe.has_profile() ? options_.profile_deadline : options_.deadline;
+}
+
+void Prober::refuse(const v1::Probe& probe, Done done, const std::string& why) {
+  loop_.post([done = std::move(done), probed = broken(probe, why)] { done(probed); });
+}
+
+void Prober::probe(v1::Probe probe, Done done) {
+  if (waiting_.size() >= kMaxWaiting) {
+    return refuse(probe, std::move(done), "the agent has too many jobs to check; try again later");
+  }
+  waiting_.push_back(Job{std::move(probe), std::move(done)});
+  start_waiting();
+}
+
+void Prober::cancel_all() {
+  waiting_.clear();
+  for (Job& job : running_) {
+    job.done = nullptr;
+    job.process->kill_group(SIGKILL);
+  }
+}
+
+void Prober::start_waiting() {
+  while (!waiting_.empty() && running_.size() < kMaxRunning) {
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    const auto job = std::prev(running_.end());
+    if (absl::Status status = start(*job); !status.ok()) {
+      refuse(job->probe, std::move(job->done),
+             absl::StrCat("the agent could not ", task_of(job->probe), ": ", status.message()));
+      discard(*job);
+      running_.erase(job);
+      continue;
+    }
+    job->deadline = loop_.call_after(deadline_of(job->probe), [job] {
+      job->timed_out = true;
+      job->process->kill_group(SIGKILL);
+    });
+    loop_.watch(job->process->pidfd(), [this, job] { exited(job); });
+  }
+}
+
+absl::Status Prober::start(Job& job) {
+  job.directory = options_.directory / absl::StrCat(num_started_++);
+  if (absl::Status status = make_directories(job.directory); !status.ok()) return status;
+  const std::filesystem::path input_path = job.directory / "input.pb";
+  v1::TrainerInput input;
+  if (absl::Status status = write_message(input_path, message_of(job.probe, input)); !status.ok()) {
+    return status;
+  }
+  ProcessOptions options;
+  if (job.probe.has_profile()) {
+    options.command = {options_.data_program.string()};
+  } else {
+    options.command = {options_.trainer.string(), job.probe.has_plan() ? "--plan" : "--check"};
+  }
+  options.command.insert(options.command.end(), {"--input", input_path.string()});
+  options.environment = options_.environment;
+  options.directory = job.directory;
+  options.stdout_path = job.directory / "stdout";
+  options.stderr_path = job.directory / "stderr";
+  options.dies_with_parent = true;
+  options.first_out_of_memory = true;
+  absl::StatusOr<std::unique_ptr<Process>> process =
+      Process::start(options, [](const ProcessId&) { return absl::OkStatus(); });
+  if (!process.ok()) return process.status();
+  job.process = *std::move(process);
+  return absl::OkStatus();
+}
+
+void Prober::exited(std::list<Job>::iterator job) {
+  const std::optional<Exit> exit = job->process->reap();
+  if (!exit) return;
+  const std::chrono::duration<double> deadline = deadline_of(job->probe);
+  v1::Probed probed =
+      job->timed_out ? broken(job->probe, absl::StrCat("the agent could not ", task_of(job->probe),
+                                                       " within ", deadline.count(), " s"))
+                     : result_of(job->probe, job->directory, *exit);
+  const Done done = std::move(job->done);
+  discard(*job);
+  running_.erase(job);
+  if (done) done(std::move(probed));
+  start_waiting();
+}
+
+void Prober::discard(Job& job) {
+  loop_.cancel(job.deadline);
+  if (job.process) {
+    loop_.unwatch(job.process->pidfd());
+  }
+  std::error_code error;
+  std::filesystem::remove_all(job.directory, error);
+}
+
+}  // namespace tessera::agent

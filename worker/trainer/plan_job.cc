@@ -1,0 +1,126 @@
+#include "worker/trainer/plan_job.h"
+
+#include <ATen/Parallel.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "proto/spec/bytes.h"
+#include "proto/spec/rules.h"
+#include "worker/errors.h"
+#include "worker/planner/planner.h"
+#include "worker/trainer/cpu_rates.h"
+#include "worker/trainer/rehearsal.h"
+
+namespace tessera {
+namespace {
+
+// Reading data that no cache holds yet; beyond it rows are taken to be full.
+constexpr double kDataSeconds = 20;
+
+double now_seconds() {
+  const std::chrono::duration<double> now = std::chrono::steady_clock::now().time_since_epoch();
+  return now.count();
+}
+
+// Another number of ranks, all of which share the sharded model unless the spec says otherwise.
+void set_world_size(v1::JobSpec& spec, int32_t world_size) {
+  v1::Parallelism& mesh = *spec.mutable_parallelism();
+  if (mesh.num_processes() != world_size) mesh.clear_dp_shard_size();
+  mesh.set_num_processes(world_size);
+}
+
+// The device's rates, where it is a known model; sets the kind.
+std::optional<DeviceRates> set_device(v1::PlanRequest& request) {
+  v1::Resources& resources = *request.mutable_spec()->mutable_resources();
+  if (!request.has_device()) return std::nullopt;
+  const std::string& name = request.device();
+  if (name == "cpu" || name == "cuda") {
+    resources.set_device(name);
+    return std::nullopt;
+  }
+  const std::optional<DeviceRates> known = find_device(name);
+  if (!known) {
+    std::string names;
+    for (const DeviceRates& device : known_devices()) names += ", " + device.name;
+    throw UserError("device", "device is \"" + name + "\", must be one of cpu, cuda" + names);
+  }
+  resources.set_device(known->kind);
+  return known;
+}
+
+// 0: not known.
+int64_t device_memory(const v1::PlanRequest& request, const std::optional<DeviceRates>& rates) {
+  const v1::Resources& resources = request.spec().resources();
+  const std::string text =
+      request.has_device_memory() ? request.device_memory() : resources.device_memory();
+  if (text.empty()) return rates ? rates->memory_bytes : 0;
+  const std::optional<int64_t> bytes = spec::parse_bytes(text);
+  if (!bytes) {
+    throw UserError("device_memory",
+                    "device_memory is \"" + text + "\", must be " + spec::kBytesRule);
+  }
+  return *bytes;
+}
+
+DeviceRates measured_rates(const v1::JobSpec& spec) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int wanted = spec.resources().cpu_threads();
+  const int ranks = std::max(1, spec.parallelism().num_processes());
+  at::set_num_threads(wanted > 0 ? wanted : std::max(1, cores / ranks));
+  return cpu_rates(spec.data().cache_dir());
+}
+
+}  // namespace
+
+v1::PlanRequest read_plan_request(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UserError("", path.string() + " cannot be read");
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  v1::PlanRequest request;
+  if (path.extension() == ".json") {
+    const auto status = google::protobuf::util::JsonStringToMessage(bytes, &request);
+    if (!status.ok()) {
+      throw UserError("", path.string() + " is no PlanRequest: " + status.ToString());
+    }
+    spec::resolve_paths(*request.mutable_spec(), std::filesystem::absolute(path).parent_path());
+  } else if (!request.ParseFromString(bytes)) {
+    throw UserError("", path.string() + " is no PlanRequest");
+  }
+  return request;
+}
+
+Reports impatient_reports(double seconds) {
+  const double deadline = now_seconds() + seconds;
+  Reports reports;
+  reports.alive = [deadline] {
+    if (now_seconds() > deadline) throw UserError("data.train", "reading the data takes too long");
+  };
+  return reports;
+}
+
+v1::Plan plan_job(v1::PlanRequest request) {
+  if (request.has_world_size()) {
+    if (request.world_size() < 1) {
+      throw UserError("world_size", "world_size is " + std::to_string(request.world_size()) +
+                                        ", must be at least 1");
+    }
+    set_world_size(*request.mutable_spec(), request.world_size());
+  }
+  std::optional<DeviceRates> rates = set_device(request);
+  const int64_t memory = device_memory(request, rates);
+  v1::JobSpec filled = request.spec();
+  spec::fill_defaults(filled);
+  if (filled.resources().device() == "cpu") rates = measured_rates(filled);
+  RehearsalData data(impatient_reports(kDataSeconds));
+  return make_plan(request, memory,
+                   {.rehearse = [&](const v1::JobSpec& spec) { return rehearse(spec, data); },
+                    .seconds = now_seconds,
+                    .rates = rates});
+}
+
+}  // namespace tessera
