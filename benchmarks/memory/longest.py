@@ -2,9 +2,10 @@
 
     longest.py --peers PYTHON [--budget-mib N] [--threads N] [--no-run] [--no-write]
 
-One row of one document a step. Tessera's length is searched for by rehearsals, with the techniques
-of LEAN, and then trained on under resources.device_memory, which enforces the budget. TRL's is
-searched for by training: what its process holds over its libraries must stay within the budget.
+One row of one document a step. Tessera's lengths are searched for by rehearsals, with the
+techniques of LEAN and several places to offload to, and then trained on under
+resources.device_memory, which enforces the budget. TRL's is searched for by training: what its
+process holds over its libraries must stay within the budget.
 PYTHON imports TRL (scripts/setup-bench.sh makes such an interpreter). Goes to docs/memory.md.
 """
 
@@ -24,6 +25,12 @@ from harness import Sides
 STEP_TOKENS = 256
 MOST_TOKENS = 1 << 18
 NUM_STEPS = 2
+ON_DEVICE = {"memory.offload_optimizer_device": "none"}
+VARIANTS = {
+    "nothing offloaded": ON_DEVICE | {"memory.activation_offloading": False},
+    "activations on disk": ON_DEVICE | {"memory.activation_offloading_target": "disk"},
+    "activations and optimizer in host memory, which is not counted": {},
+}
 
 
 def spec_of(tokens: int, folder: pathlib.Path, fields: dict, options: argparse.Namespace) -> dict:
@@ -54,16 +61,18 @@ def rehearsed_bytes(spec: dict, folder: pathlib.Path) -> int:
     return int(json.loads(done.stdout)["peakBytes"])
 
 
-def ours(sides: Sides, options: argparse.Namespace) -> tuple[int, harness.Run | None]:
+def ours(variant: str, sides: Sides, options: argparse.Namespace) -> tuple[int, harness.Run | None]:
+    fields = LEAN | VARIANTS[variant]
+
     def fits(tokens: int) -> bool:
-        spec = spec_of(tokens, sides.folder, LEAN, options)
+        spec = spec_of(tokens, sides.folder, fields, options)
         return rehearsed_bytes(spec, sides.folder) <= options.budget_mib * MIB
 
     tokens = longest(fits)
     if options.no_run:
         return tokens, None
     limit = {"resources.device_memory": f"{options.budget_mib}MiB"}
-    return tokens, sides.tessera(spec_of(tokens, sides.folder, LEAN | limit, options))
+    return tokens, sides.tessera(spec_of(tokens, sides.folder, fields | limit, options))
 
 
 def theirs(sides: Sides, options: argparse.Namespace) -> int:
@@ -87,19 +96,24 @@ def main() -> None:
     harness.prepare_assets()
     with tempfile.TemporaryDirectory() as folder:
         sides = Sides(options.peers, pathlib.Path(folder))
-        tokens, run = ours(sides, options)
+        found = {variant: ours(variant, sides, options) for variant in VARIANTS}
         peer_tokens = theirs(sides, options)
     lines = [
-        f"The longest sequence that trains in {options.budget_mib} MiB, a Llama of 25M parameters,"
-        f" float32: {tokens} tokens, {tokens / peer_tokens:.1f} times TRL's {peer_tokens} (gradient"
-        " checkpointing on).",
+        f"The longest sequence that trains in {options.budget_mib} MiB of tensors; a Llama of 25M"
+        " parameters, float32. TRL: gradient checkpointing on, what its process holds over its"
+        " libraries.",
+        "",
+        "| | tokens | of TRL's | peak of a run | its process over import | tokens/s |",
+        "|---|---|---|---|---|---|",
+        f"| TRL | {peer_tokens} | | | | |",
     ]
-    if run:
-        peak, process = int(run.memory["peakBytes"]) / MIB, run.peak_bytes / MIB
-        lines.append(
-            f"The run at that length took {peak:.1f} MiB of tensors, its process {process:.0f} MiB"
-            f" over its libraries, at {run.tokens_per_second:.0f} tokens/s."
-        )
+    for variant, (tokens, run) in found.items():
+        cells = ["", "", ""]
+        if run:
+            sizes = (int(run.memory["peakBytes"]), run.peak_bytes)
+            cells = [*(f"{size / MIB:.0f} MiB" for size in sizes), f"{run.tokens_per_second:.0f}"]
+        line = [variant, str(tokens), f"{tokens / peer_tokens:.1f}", *cells]
+        lines.append(f"| {' | '.join(line)} |")
     print("\n".join(lines))
     if not options.no_write:
         harness.write_between_markers(PAGE, "longest", lines)
