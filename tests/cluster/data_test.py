@@ -171,12 +171,14 @@ def main():
         events, seconds = run(service, job_file)
         steps = steps_of(events)
         print(f"{len(steps)} steps, the first {seconds:.1f} s after the start", flush=True)
-        expect(len(notes_of(events)) == 1, f"tokenised {notes_of(events)}")
-        print(notes_of(events)[0], flush=True)
+        # Not at all where the rehearsal at submit came to the end of them.
+        expect(len(notes_of(events)) <= 1, f"tokenised {notes_of(events)}")
+        print(*notes_of(events), flush=True)
         cache = sum(
             path.stat().st_size for path in (service.directory / "cache").rglob("*/tokens/*/*")
         )
         print(f"cache {cache / MIB:.1f} MiB", flush=True)
+        expect(cache > 0, "no tokens were cached")
         check_memory(events, len(steps))
         check_resumed(service, options, steps)
         service.expect_gone()
