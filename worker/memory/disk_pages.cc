@@ -25,8 +25,8 @@ class NamelessFile {
     fd_ = error ? -1 : ::mkostemp(path.data(), O_CLOEXEC);
     if (fd_ < 0) {
       const std::string why = error ? error.message() : std::generic_category().message(errno);
-      throw UserError(kField, "cannot make a file for activations in '" + directory.string() +
-                                  "': " + why + "; it must be a directory that can be written to");
+      throw UserError(kField, std::string(kField) + " is " + directory.string() +
+                                  ", must be a directory that can be written to: " + why);
     }
     ::unlink(path.c_str());
   }
@@ -38,8 +38,8 @@ class NamelessFile {
   void reserve(int64_t begin, int64_t bytes) {
     const int error = ::posix_fallocate(fd_, begin, bytes);
     if (error == 0) return;
-    throw UserError(kField, "no room in '" + directory_.string() + "' for " +
-                                std::to_string(begin + bytes) +
+    throw UserError(kField, std::string(kField) + " is " + directory_.string() +
+                                ", must have room for " + std::to_string(begin + bytes) +
                                 " bytes of activations: " + std::generic_category().message(error));
   }
 

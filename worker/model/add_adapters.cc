@@ -1,6 +1,7 @@
 // Which layers get an adapter, and which parameters are trained.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "worker/errors.h"
 #include "worker/model/decoder.h"
@@ -43,7 +44,8 @@ class NamesOfUse {
     const auto unused = std::find(used_.begin(), used_.end(), false);
     if (unused == used_.end()) return;
     const std::string& name = names_[unused - used_.begin()];
-    throw UserError(field_, std::string(field_) + " holds \"" + name.substr(0, 64) + "\", " + rule);
+    throw UserError(
+        field_, std::string(field_) + " holds \"" + name.substr(0, 64) + "\", must hold " + rule);
   }
 
  private:
@@ -92,20 +94,24 @@ void add_adapters(DecoderModel& model, const LoraOptions& options) {
       })) {
     model.layers().front()->parameters().front()->trainable = true;
   }
-  saved.check("which is no end of the name of any part of the model");
+  saved.check("ends of names of parts of the model, such as embed_tokens, lm_head or model.norm");
 
   const std::vector<std::string> defaults{"q_proj", "v_proj"};
   const auto& targets = options.target_modules.empty() ? defaults : options.target_modules;
   NamesOfUse targeted("peft.lora_target_modules", targets);
+  std::set<std::string> ends;
   for (const auto& layer : model.layers()) {
     for (Linear* linear : layer->linears()) {
       const std::string name = linear->name();
+      ends.insert(name.substr(name.rfind('.') + 1));
       const bool wanted = targeted.any(
           [&](const std::string& end) { return end == kAllLinear || is_target(name, end); });
       if (wanted && !linear->weight.trainable) linear->adapter = make_adapter(*linear, options);
     }
   }
-  targeted.check("which is no end of the name of any linear layer in a block");
+  std::string rule = "all-linear or ends of names of linear layers:";
+  for (const std::string& end : ends) rule += " " + end;
+  targeted.check(rule);
 }
 
 std::vector<std::string> adapted_modules(DecoderModel& model) {

@@ -70,16 +70,22 @@ int64_t bytes_needed(const v1::JobSpec& spec, const ModelSize& size) {
          size.trainable * checkpoint_bytes;
 }
 
-void check_output(const v1::JobSpec& spec, const ModelSize& size) {
-  const std::filesystem::path output = spec.training().output_dir();
-  std::filesystem::path existing = output;
+// What there is of a directory that the job will make and write to.
+std::filesystem::path check_writable(const std::string& field,
+                                     const std::filesystem::path& directory) {
+  std::filesystem::path existing = directory;
   while (!std::filesystem::exists(existing) && existing.has_relative_path())
     existing = existing.parent_path();
   if (!std::filesystem::is_directory(existing) || access(existing.c_str(), W_OK | X_OK) != 0) {
-    throw UserError("training.output_dir", "training.output_dir " + output.string() +
-                                               " cannot be written: " + existing.string() +
-                                               " is not a writable directory");
+    throw UserError(field, field + " " + directory.string() + " cannot be written: " +
+                               existing.string() + " is not a writable directory");
   }
+  return existing;
+}
+
+void check_output(const v1::JobSpec& spec, const ModelSize& size) {
+  const std::filesystem::path output = spec.training().output_dir();
+  const std::filesystem::path existing = check_writable("training.output_dir", output);
   struct statvfs disk;
   if (statvfs(existing.c_str(), &disk) != 0) return;
   const int64_t free_bytes =
@@ -137,6 +143,12 @@ v1::CheckResult check_job(const v1::JobSpec& spec) {
     check_optimizer_states(*requested, reader.state(), spec.memory());
   });
   guarded(result, [&] { check_output(spec, size); });
+  guarded(result, [&] {
+    const v1::Memory& memory = spec.memory();
+    if (memory.activation_offloading() && memory.activation_offloading_target() == "disk" &&
+        memory.has_activation_offloading_dir())
+      check_writable("memory.activation_offloading_dir", memory.activation_offloading_dir());
+  });
   if (result.violations().empty()) add_rehearsal(spec, result);
   return result;
 }

@@ -230,7 +230,6 @@ void refuse_combinations(const v1::JobSpec& spec) {
 }
 
 std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config) {
-  refuse_combinations(spec);
   auto model =
       std::make_unique<DecoderModel>(model_of_job(spec, config), spec.memory().head_chunk_tokens(),
                                      spec.memory().mlp_tile_tokens());
@@ -254,6 +253,7 @@ TrainableModel shard_model(const v1::JobSpec& spec, std::unique_ptr<DecoderModel
 
 TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
                            at::Device device) {
+  refuse_combinations(spec);
   return shard_model(spec, make_layers(spec, config), group, device);
 }
 

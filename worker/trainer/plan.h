@@ -36,7 +36,7 @@ struct TrainableModel {
   void weights_changed() const;
 };
 
-// Throws UserError when the spec combines what does not go together.
+// Throws UserError when the spec combines what does not go together. build_model does so, too.
 void refuse_combinations(const v1::JobSpec& spec);
 
 // build -> lora -> quantize -> noise -> recompute. Parameters have no values yet. Requires a

@@ -105,7 +105,7 @@ TEST(DiskPages, SayWhereThereIsNoRoom) {
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, previous);
   EXPECT_EQ(field, "memory.activation_offloading_dir");
-  EXPECT_THAT(message, testing::HasSubstr("no room in"));
+  EXPECT_THAT(message, testing::HasSubstr("must have room for"));
   EXPECT_THAT(message, testing::HasSubstr(std::to_string(2 * kOffloadPageBytes)));
 }
 
