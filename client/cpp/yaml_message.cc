@@ -144,14 +144,18 @@ class Filler {
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       return fill_section(entry.value, path, *reflection.AddMessage(&message, &field));
     }
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
-      const std::string wanted = fill_number<int32_t>(
-          entry.value, "a whole number",
-          [&](int32_t value) { reflection.AddInt32(&message, &field, value); });
+    if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
+      const std::string wanted =
+          field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE
+              ? fill_number<double>(
+                    entry.value, "a number",
+                    [&](double value) { reflection.AddDouble(&message, &field, value); })
+              : fill_number<int32_t>(entry.value, "a whole number", [&](int32_t value) {
+                  reflection.AddInt32(&message, &field, value);
+                });
       if (!wanted.empty()) refuse_value(entry, path, wanted + ", or a list of them", &field);
       return;
     }
-    GOOGLE_CHECK(field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) << field.full_name();
     if (entry.value.kind != YamlNode::Kind::kScalar) {
       return refuse_value(entry, path, "a text or a list of texts", &field);
     }

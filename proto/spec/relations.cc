@@ -24,7 +24,10 @@ void check_name(const v1::JobSpec& spec, Violations& out) {
 
 void check_method(const v1::Method& method, Violations& out) {
   if (method.kind_case() == v1::Method::KIND_NOT_SET) {
-    out.push_back({"method", "method is empty, must hold exactly one training method: sft"});
+    out.push_back(
+        {"method",
+         "method is empty, must hold exactly one training method: sft, dpo, kto, reward or "
+         "gkd"});
     return;
   }
   const v1::Sft& sft = method.sft();
@@ -110,11 +113,15 @@ void check_resources(const v1::Resources& resources, Violations& out) {
 
 void check_built(const v1::JobSpec& spec, Violations& out) {
   const auto refuse = [&out](bool wanted, const char* field, const char* what) {
-    if (wanted)
-      out.push_back({field, absl::StrCat(field, *what ? " " : "", what, " is not built yet")});
+    if (wanted) out.push_back({field, absl::StrCat(what, " is not built yet")});
   };
-  refuse(spec.parallelism().dp_replicate_size() > 1, "parallelism.dp_replicate_size", "above 1");
-  refuse(spec.parallelism().cp_size() > 1, "parallelism.cp_size", "above 1");
+  refuse(spec.method().has_dpo(), "method.dpo", "method.dpo");
+  refuse(spec.method().has_kto(), "method.kto", "method.kto");
+  refuse(spec.method().has_reward(), "method.reward", "method.reward");
+  refuse(spec.method().has_gkd(), "method.gkd", "method.gkd");
+  refuse(spec.parallelism().dp_replicate_size() > 1, "parallelism.dp_replicate_size",
+         "parallelism.dp_replicate_size above 1");
+  refuse(spec.parallelism().cp_size() > 1, "parallelism.cp_size", "parallelism.cp_size above 1");
 }
 
 }  // namespace
@@ -124,6 +131,15 @@ void fill_mesh(v1::Parallelism& mesh) {
   if (mesh.has_dp_shard_size() || others <= 0 || mesh.num_processes() <= 0) return;
   if (mesh.num_processes() % others != 0) return;
   mesh.set_dp_shard_size(static_cast<int32_t>(mesh.num_processes() / others));
+}
+
+void fill_learning_rate(v1::JobSpec& spec) {
+  if (spec.training().has_learning_rate()) return;
+  const v1::Method& method = spec.method();
+  const bool follows_preferences = method.has_dpo() || method.has_kto();
+  spec.mutable_training()->set_learning_rate(method.has_reward()   ? 1e-4
+                                             : follows_preferences ? 1e-6
+                                                                   : 2e-5);
 }
 
 void validate_relations(const v1::JobSpec& spec, Violations& out) {

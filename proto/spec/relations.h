@@ -11,6 +11,9 @@ namespace tessera::spec {
 // nothing where they do not divide it.
 void fill_mesh(v1::Parallelism& mesh);
 
+// Gives training.learning_rate, where absent, the default of the method.
+void fill_learning_rate(v1::JobSpec& spec);
+
 // Appends every broken relation. A field that is absent is not looked at.
 void validate_relations(const v1::JobSpec& spec, std::vector<Violation>& out);
 

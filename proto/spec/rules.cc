@@ -286,6 +286,7 @@ void resolve(Message& message, const std::filesystem::path& base) {
 void fill_defaults(v1::JobSpec& spec) {
   fill(spec);
   fill_mesh(*spec.mutable_parallelism());
+  if (spec.has_training()) fill_learning_rate(spec);
 }
 
 std::vector<Violation> validate(const v1::JobSpec& spec) {

@@ -198,7 +198,8 @@ const BadFile kBadFiles[] = {
      edited("train: ../corpus.jsonl", "mixture: [{path: a}, {path: b, weight: 0}]"),
      "job.yaml:6:34: data.mixture[1].weight is 0, must be above 0"},
     {"NoMethod", edited("sft: { max_length: 512, packing: true, packing_strategy: bfd }", ""),
-     "job.yaml:2:1: method is empty, must hold exactly one training method: sft"},
+     "job.yaml:2:1: method is empty, must hold exactly one training method: sft, dpo, kto, reward "
+     "or gkd"},
     {"Mesh", edited("num_processes: 2", "num_processes: 4, dp_shard_size: 3"),
      "job.yaml:14:16: parallelism.num_processes is 4, must be dp_replicate_size * dp_shard_size * "
      "cp_size = 1 * 3 * 1 = 3"},

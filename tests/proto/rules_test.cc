@@ -174,7 +174,7 @@ const BadField kBadFields[] = {
      [](auto& s) { s.mutable_resources()->mutable_hang_timeout()->set_seconds(1LL << 60); },
      "resources.hang_timeout is out of range, must be a duration, as in \"600s\""},
     {"NoMethod", [](auto& s) { s.mutable_method()->clear_kind(); },
-     "method is empty, must hold exactly one training method: sft"},
+     "method is empty, must hold exactly one training method: sft, dpo, kto, reward or gkd"},
     {"PackingWithoutLength",
      [](auto& s) {
        s.mutable_method()->mutable_sft()->set_packing(true);
@@ -355,8 +355,9 @@ TEST(RulesTest, EveryScalarFieldHasARuleOfItsOwn) {
     ++visited;
     if (field.is_repeated()) {
       EXPECT_TRUE(field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ||
-                  field.cpp_type() == FieldDescriptor::CPPTYPE_INT32)
-          << field.full_name() << ": job files have lists of texts and of whole numbers";
+                  field.cpp_type() == FieldDescriptor::CPPTYPE_INT32 ||
+                  field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE)
+          << field.full_name() << ": job files have lists of texts and of numbers";
       EXPECT_TRUE(field.options().GetExtension(v1::rule).has_max()) << field.full_name();
       return;
     }
