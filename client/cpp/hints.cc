@@ -90,8 +90,7 @@ constexpr ForeignName kForeignNames[] = {
     {"zero_stage", "use memory.sharding: zero3"},
 };
 
-constexpr std::string_view kPlannedMethods[] = {"dpo",  "kto",  "reward",     "gkd",
-                                                "grpo", "rloo", "online_dpo", "ppo"};
+constexpr std::string_view kPlannedMethods[] = {"grpo", "rloo", "online_dpo", "ppo"};
 
 // Paths of the sections of a job file that have a field called `name`.
 void find_sections(const Descriptor& message, const std::string& path, const std::string& name,

@@ -131,7 +131,7 @@ const BadFile kBadFiles[] = {
      "job.yaml:14:1: paralelism is not a field; did you mean parallelism?"},
     {"NothingNear", edited("num_processes", "zzz"),
      "job.yaml:14:16: parallelism.zzz is not a field; parallelism has: num_processes, "
-     "dp_replicate_size, dp_shard_size, cp_size"},
+     "dp_replicate_size, dp_shard_size, cp_size, cp_strategy"},
     {"MethodFieldUnderTraining", edited("max_steps: 200", "packing: true"),
      "job.yaml:9:3: training.packing stands under method.sft"},
     {"TrainingFieldUnderMethod", edited("packing: true", "learning_rate: 1"),
@@ -147,8 +147,8 @@ const BadFile kBadFiles[] = {
      "remove it"},
     {"Peft", edited("parallelism: {", "use_peft: true\nparallelism: {"),
      "job.yaml:14:1: use_peft is not a field: use a section peft"},
-    {"PlannedMethod", edited("sft: {", "dpo: {"),
-     "job.yaml:3:3: method.dpo is not built yet; the methods are: sft"},
+    {"PlannedMethod", edited("sft: {", "grpo: {"),
+     "job.yaml:3:3: method.grpo is not built yet; the methods are: sft, dpo, kto, reward, gkd"},
     {"WrongInteger", edited("200", "many"),
      "job.yaml:9:14: training.max_steps is many, must be a whole number"},
     {"QuotedInteger", edited("200", "\"200\""),
@@ -180,7 +180,7 @@ const BadFile kBadFiles[] = {
      "\"600s\""},
     {"ScalarForSection", edited("{ num_processes: 2 }", "2"),
      "job.yaml:14:14: parallelism is 2, must be a section with fields: num_processes, "
-     "dp_replicate_size, dp_shard_size, cp_size"},
+     "dp_replicate_size, dp_shard_size, cp_size, cp_strategy"},
     {"GivenTwice", edited("max_steps: 200", "max_steps: 200\n  max_steps: 300"),
      "job.yaml:10:3: training.max_steps is given twice, first on line 9"},
     {"BrokenRule", edited("1.0e-3", "-1"),
