@@ -28,6 +28,8 @@ constexpr std::array<Unit, 10> kParsedUnits{{{"", 1},
                                              {"GiB", kKi* kKi* kKi},
                                              {"TB", 1e12},
                                              {"TiB", kKi* kKi* kKi* kKi}}};
+constexpr int64_t kGpuOverheadBytes = int64_t{1} << 30;
+constexpr int64_t kMinDeviceMemory = 1 << 20;
 constexpr double kMaxBytes = kKi * kKi * kKi * kKi * kKi;
 
 }  // namespace
@@ -57,6 +59,15 @@ std::optional<int64_t> parse_bytes(const std::string& given) {
     return static_cast<int64_t>(bytes);
   }
   return std::nullopt;
+}
+
+std::optional<int64_t> parse_device_memory(const std::string& text) {
+  const std::optional<int64_t> bytes = parse_bytes(text);
+  return bytes && *bytes >= kMinDeviceMemory ? bytes : std::nullopt;
+}
+
+int64_t tensor_bytes_of_gpu(int64_t memory_bytes) {
+  return std::max<int64_t>(0, memory_bytes - kGpuOverheadBytes);
 }
 
 }  // namespace tessera::spec

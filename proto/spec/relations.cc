@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "proto/spec/bytes.h"
+#include "proto/spec/method_relations.h"
 #include "proto/spec/training_relations.h"
 
 namespace tessera::spec {
@@ -106,22 +107,9 @@ void check_mesh(const v1::Parallelism& mesh, Violations& out) {
 
 void check_resources(const v1::Resources& resources, Violations& out) {
   const std::string& memory = resources.device_memory();
-  if (!resources.has_device_memory() || parse_bytes(memory)) return;
+  if (!resources.has_device_memory() || parse_device_memory(memory)) return;
   out.push_back({"resources.device_memory", absl::StrCat("resources.device_memory is \"", memory,
-                                                         "\", must be ", kBytesRule)});
-}
-
-void check_built(const v1::JobSpec& spec, Violations& out) {
-  const auto refuse = [&out](bool wanted, const char* field, const char* what) {
-    if (wanted) out.push_back({field, absl::StrCat(what, " is not built yet")});
-  };
-  refuse(spec.method().has_dpo(), "method.dpo", "method.dpo");
-  refuse(spec.method().has_kto(), "method.kto", "method.kto");
-  refuse(spec.method().has_reward(), "method.reward", "method.reward");
-  refuse(spec.method().has_gkd(), "method.gkd", "method.gkd");
-  refuse(spec.parallelism().dp_replicate_size() > 1, "parallelism.dp_replicate_size",
-         "parallelism.dp_replicate_size above 1");
-  refuse(spec.parallelism().cp_size() > 1, "parallelism.cp_size", "parallelism.cp_size above 1");
+                                                         "\", must be ", kDeviceMemoryRule)});
 }
 
 }  // namespace
@@ -145,11 +133,11 @@ void fill_learning_rate(v1::JobSpec& spec) {
 void validate_relations(const v1::JobSpec& spec, Violations& out) {
   check_name(spec, out);
   if (spec.has_method()) check_method(spec.method(), out);
+  check_method_relations(spec, out);
   if (spec.has_data()) check_data(spec.data(), out);
   if (spec.has_training()) check_training(spec, out);
   if (spec.has_parallelism()) check_mesh(spec.parallelism(), out);
   if (spec.has_resources()) check_resources(spec.resources(), out);
-  check_built(spec, out);
 }
 
 }  // namespace tessera::spec

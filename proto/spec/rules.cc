@@ -1,11 +1,9 @@
 #include "proto/spec/rules.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <system_error>
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/duration.pb.h>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "proto/spec/field_text.h"
 #include "proto/spec/relations.h"
 #include "tessera/v1/options.pb.h"
 
@@ -61,43 +60,9 @@ bool is_word(const v1::Rule& rule, const std::string& value) {
   return std::find(rule.one_of().begin(), rule.one_of().end(), value) != rule.one_of().end();
 }
 
-std::string render(double value) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
-}
-
 std::string quote(absl::string_view text) {
   if (text.size() <= kMaxQuotedLength) return absl::StrCat("\"", text, "\"");
   return absl::StrCat("\"", text.substr(0, kMaxQuotedLength), "...\"");
-}
-
-template <class Number>
-Number parse_number(const std::string& text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  GOOGLE_CHECK(error == std::errc() && end == text.data() + text.size()) << "bad default " << text;
-  return value;
-}
-
-void set_default(Message& message, const FieldDescriptor& field, const std::string& text) {
-  const auto& reflection = *message.GetReflection();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return reflection.SetBool(&message, &field, text == "true");
-    case FieldDescriptor::CPPTYPE_INT32:
-      return reflection.SetInt32(&message, &field, parse_number<int32_t>(text));
-    case FieldDescriptor::CPPTYPE_INT64:
-      return reflection.SetInt64(&message, &field, parse_number<int64_t>(text));
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return reflection.SetDouble(&message, &field, parse_number<double>(text));
-    case FieldDescriptor::CPPTYPE_STRING:
-      return reflection.SetString(&message, &field, text);
-    default: {
-      GOOGLE_CHECK(is_duration(field)) << "no default for the type of " << field.full_name();
-      auto& duration = static_cast<Duration&>(*reflection.MutableMessage(&message, &field));
-      GOOGLE_CHECK(TimeUtil::FromString(text, &duration)) << "bad default " << text;
-    }
-  }
 }
 
 void fill(Message& message) {
@@ -114,7 +79,8 @@ void fill(Message& message) {
           !rule.required() && !rule.keep_absent() && field.real_containing_oneof() == nullptr;
       if (present || filled) fill(*message.GetReflection()->MutableMessage(&message, &field));
     } else if (!present && !rule.default_().empty()) {
-      set_default(message, field, rule.default_());
+      GOOGLE_CHECK(from_text(rule.default_(), message, field))
+          << "bad default " << rule.default_() << " of " << field.full_name();
     }
   }
 }
@@ -159,17 +125,17 @@ class FieldCheck {
         rule_.has_max() && (rule_.exclusive_max() ? value >= rule_.max() : value > rule_.max());
     if (low) {
       refuse(shown, absl::StrCat(rule_.exclusive_min() ? "be above " : "be at least ",
-                                 render(rule_.min()), unit));
+                                 to_text(rule_.min()), unit));
     } else if (high) {
       refuse(shown, absl::StrCat(rule_.exclusive_max() ? "be below " : "be at most ",
-                                 render(rule_.max()), unit));
+                                 to_text(rule_.max()), unit));
     }
     return !low && !high;
   }
 
   void check_number(double value) {
-    if (!std::isfinite(value)) return refuse(render(value), "be a finite number");
-    check_range(value, render(value), "");
+    if (!std::isfinite(value)) return refuse(to_text(value), "be a finite number");
+    check_range(value, to_text(value), "");
   }
 
   // A list's bounds are of its length.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "proto/spec/method_metrics.h"
 
 namespace tessera::spec {
 namespace {
@@ -65,6 +66,16 @@ void check_min_rate(const v1::Training& training, Violations& out) {
   }
 }
 
+void check_metric(const v1::JobSpec& spec, Violations& out) {
+  const std::string& name = spec.training().metric_for_best_model();
+  if (name.empty() || metrics_of(spec.method()).empty()) return;
+  const auto known = evaluation_metrics(spec.method());
+  if (std::find(known.begin(), known.end(), without_eval_prefix(name)) != known.end()) return;
+  out.push_back({"training.metric_for_best_model",
+                 absl::StrCat("training.metric_for_best_model is \"", name,
+                              "\", must be a metric of the method: ", absl::StrJoin(known, ", "))});
+}
+
 bool needs_metric(const v1::Training& training) {
   return training.load_best_model_at_end() || training.early_stopping_patience() > 0 ||
          training.save_strategy() == "best" ||
@@ -102,6 +113,7 @@ void check_best_model(const v1::Training& training, Violations& out) {
 void check_evaluation(const v1::JobSpec& spec, Violations& out) {
   const v1::Training& training = spec.training();
   const bool has_data = !spec.data().eval().empty();
+  check_metric(spec, out);
   if (training.eval_strategy() != "no" && training.has_eval_strategy() && !has_data) {
     out.push_back({"training.eval_strategy",
                    absl::StrCat("training.eval_strategy is \"", training.eval_strategy(),

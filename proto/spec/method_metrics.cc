@@ -1,0 +1,64 @@
+#include "proto/spec/method_metrics.h"
+
+#include <array>
+
+namespace tessera::spec {
+namespace {
+
+constexpr std::array kSft{MethodMetric{"entropy"}, MethodMetric{"mean_token_accuracy"}};
+
+constexpr std::array kDpo{MethodMetric{"entropy"},
+                          MethodMetric{"mean_token_accuracy"},
+                          MethodMetric{"logits/chosen"},
+                          MethodMetric{"logits/rejected"},
+                          MethodMetric{"rewards/chosen"},
+                          MethodMetric{"rewards/rejected"},
+                          MethodMetric{"rewards/accuracies"},
+                          MethodMetric{"rewards/margins"},
+                          MethodMetric{"logps/chosen"},
+                          MethodMetric{"logps/rejected"}};
+
+constexpr std::array kKto{MethodMetric{"entropy"},
+                          MethodMetric{"kl"},
+                          MethodMetric{"logits/chosen", /*may_lack=*/true},
+                          MethodMetric{"logits/rejected", /*may_lack=*/true},
+                          MethodMetric{"rewards/chosen", /*may_lack=*/true},
+                          MethodMetric{"rewards/rejected", /*may_lack=*/true},
+                          MethodMetric{"rewards/margins", /*may_lack=*/true},
+                          MethodMetric{"logps/chosen", /*may_lack=*/true},
+                          MethodMetric{"logps/rejected", /*may_lack=*/true}};
+
+constexpr std::array kReward{MethodMetric{"min_reward"}, MethodMetric{"mean_reward"},
+                             MethodMetric{"max_reward"}, MethodMetric{"accuracy"},
+                             MethodMetric{"margin"}};
+
+}  // namespace
+
+std::span<const MethodMetric> metrics_of(const v1::Method& method) {
+  switch (method.kind_case()) {
+    case v1::Method::kSft:
+      return kSft;
+    case v1::Method::kDpo:
+      return kDpo;
+    case v1::Method::kKto:
+      return kKto;
+    case v1::Method::kReward:
+      return kReward;
+    default:
+      return {};
+  }
+}
+
+std::string_view without_eval_prefix(std::string_view name) {
+  constexpr std::string_view kPrefix = "eval_";
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+}
+
+std::vector<std::string> evaluation_metrics(const v1::Method& method) {
+  std::vector<std::string> names{"loss"};
+  for (const MethodMetric& metric : metrics_of(method)) names.emplace_back(metric.name);
+  names.emplace_back(kAuxLossMetric);
+  return names;
+}
+
+}  // namespace tessera::spec
