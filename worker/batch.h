@@ -7,40 +7,105 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 namespace tessera {
 
 inline constexpr int64_t kIgnoredLabel = -100;
 
+class ContextExchange;  // worker/model/context.h
+
+// How the ranks that share a stream attend to each other's tokens.
+enum class ContextStrategy : uint8_t {
+  kAllGather,  // each gathers the keys and values of all
+  kRing,       // keys and values go round
+  kUlysses,    // each takes some of the heads, and for these all tokens
+};
+
+// A rank's part of a stream that several share (context parallelism). The stream is cut into
+// 2 * size chunks of one length, and a rank has one from the front and the one as far from the
+// back: whatever the documents are, ranks then have about as many keys to attend to.
+struct StreamPart {
+  int rank = 0;  // among those that share the stream
+  int size = 1;
+  int64_t chunk_tokens = 0;
+  int64_t padding = 0;  // tokens at the end of the stream that make its chunks even
+  ContextStrategy strategy = ContextStrategy::kAllGather;
+  ContextExchange* exchange = nullptr;  // reaches the others; outlives the batch
+
+  int64_t num_chunks() const { return 2 * int64_t{size}; }
+  int64_t num_stream_tokens() const { return num_chunks() * chunk_tokens; }
+  // The chunks of rank `r`: which = 0 is the one at the front, 1 the one at the back. On that rank
+  // their tokens are [which * chunk_tokens, (which + 1) * chunk_tokens).
+  int64_t chunk(int r, int which) const { return which == 0 ? r : num_chunks() - 1 - r; }
+  // First token of this rank's chunk, in the stream.
+  int64_t begin(int which) const { return chunk(rank, which) * chunk_tokens; }
+};
+
 // Where documents begin and end in the stream. Attention never crosses a boundary.
 struct Documents {
-  std::vector<int64_t>
-      cu_seqlens;          // S + 1 offsets: document s is tokens [cu_seqlens[s], cu_seqlens[s + 1])
-  at::Tensor positions_T;  // int64, restarts at 0 in each document
+  // S + 1 offsets: document s is tokens [cu_seqlens[s], cu_seqlens[s + 1]) of the stream: of the
+  // whole one, also where this rank has a part of it.
+  std::vector<int64_t> cu_seqlens;
+  at::Tensor positions_T;  // int64, restarts at 0 in each document; of this rank's tokens
+  // None: this rank has the whole stream. Else T is 2 * chunk_tokens.
+  std::optional<StreamPart> part = {};
 
   int64_t num_documents() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }
 };
 
-// A microbatch of one rank. T is at least 1: a rank without rows gets one ignored token, since it
-// has to take part in the collectives.
+// A microbatch of one rank, or its part of one that several share: then tensors of T or L are of
+// its own tokens, and those of S are whole on each. T is at least 1: a rank without rows gets one
+// ignored token, since it has to take part in the collectives.
 struct Batch {
   at::Tensor tokens_T;  // int64
   at::Tensor labels_T;  // int64: what the model should predict at each token, or kIgnoredLabel
   // int64: the tokens whose label is not ignored, ascending. Known to the loader, so that nobody
   // has to look for them on the device: there no size may depend on values.
   at::Tensor label_rows_L;
+  at::Tensor label_documents_L;  // int64: the document of each of those tokens
   Documents documents;
-  int64_t num_tokens = 0;  // tokens that came from the data, padding not counted
+  // Tokens that came from the data; padding is not counted, and comes after them.
+  int64_t num_tokens = 0;
   int64_t num_labels = 0;  // labels that are not ignored: L
+
+  // Documents [0, num_sequences) are the rows', in their order; what follows is padding. A row of
+  // preferences is two documents, the chosen one and then the rejected one.
+  int64_t num_sequences = 0;
+  // Rows of each data-parallel rank in the microbatch, and of all of them together.
+  std::vector<int64_t> rows_of_rank;
+  int64_t num_rows_of_all = 0;
+
+  // int64 [num_sequences], of pairs only, else undefined: tokens of the completions. That is one
+  // more than a document has labels where nothing is left of its prompt.
+  at::Tensor completion_tokens_S;
+  // float32 [num_sequences], undefined where records carry none. KTO: 1 for a desirable completion,
+  // else 0. Reward: the margin of the pair, on both of its documents.
+  at::Tensor values_S;
+  // float32 [num_sequences]: the reference's log-probabilities of the completions, summed, where
+  // they were computed before training; else undefined.
+  at::Tensor reference_logps_S;
+  // KTO: of each row the prompt with the completion of another row, as many documents as here; null
+  // where the loss does not need them. Its rows_of_rank and num_rows_of_all are those of this one.
+  std::shared_ptr<const Batch> mismatched;
+  // Of models that score documents: the token of the (whole) stream at which each of the sequences
+  // is scored. Empty: each one's last.
+  std::vector<int64_t> scored_tokens;
 };
 
 // The batch with its tensors on `device`.
 inline Batch to_device(Batch batch, at::Device device) {
   if (device.is_cpu()) return batch;
   for (at::Tensor* tensor :
-       {&batch.tokens_T, &batch.labels_T, &batch.label_rows_L, &batch.documents.positions_T}) {
-    *tensor = tensor->to(device);
+       {&batch.tokens_T, &batch.labels_T, &batch.label_rows_L, &batch.label_documents_L,
+        &batch.documents.positions_T, &batch.completion_tokens_S, &batch.values_S,
+        &batch.reference_logps_S}) {
+    if (tensor->defined()) *tensor = tensor->to(device);
+  }
+  if (batch.mismatched != nullptr) {
+    batch.mismatched = std::make_shared<const Batch>(to_device(*batch.mismatched, device));
   }
   return batch;
 }

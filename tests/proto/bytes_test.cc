@@ -33,5 +33,13 @@ TEST(ParseBytesTest, RefusesWhatIsNoSize) {
   }
 }
 
+TEST(ParseDeviceMemoryTest, TakesNoNumberWhoseUnitWasForgotten) {
+  EXPECT_EQ(parse_device_memory("1MiB"), 1 << 20);
+  EXPECT_EQ(parse_device_memory("85899345920"), int64_t{80} << 30);
+  for (const char* text : {"80", "80B", "1023KiB", "1048575", "", "1 G"}) {
+    EXPECT_EQ(parse_device_memory(text), std::nullopt) << text;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::spec

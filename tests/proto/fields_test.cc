@@ -35,7 +35,7 @@ TEST(Fields, WhatIsNoneChangesNothing) {
     EXPECT_FALSE(set_field(spec, path, text)) << path;
     EXPECT_EQ(get_field(spec, path), "") << path;
   }
-  EXPECT_EQ(spec.ByteSizeLong(), 0U);
+  EXPECT_EQ(spec.ByteSizeLong(), 0U) << "no section is left behind";
 }
 
 }  // namespace

@@ -196,6 +196,10 @@ const BadField kBadFields[] = {
      "training.eval_strategy is \"no\", must be steps or epoch with load_best_model_at_end, "
      "early_stopping_patience, save_strategy best or lr_scheduler_type reduce_lr_on_plateau: they "
      "follow metric_for_best_model"},
+    {"MetricOfAnotherMethod",
+     [](auto& s) { s.mutable_training()->set_metric_for_best_model("eval_rewards/chosen"); },
+     "training.metric_for_best_model is \"eval_rewards/chosen\", must be a metric of the method: "
+     "loss, entropy, mean_token_accuracy, aux_loss"},
     {"BestModelOfOtherSteps",
      [](auto& s) {
        s.mutable_data()->add_eval("/data/e.jsonl");
@@ -263,20 +267,21 @@ const BadField kBadFields[] = {
      "1 * 3 * 1 = 3"},
     {"DeviceMemoryWithoutAUnitThatIsKnown",
      [](auto& s) { s.mutable_resources()->set_device_memory("12 apples"); },
-     "resources.device_memory is \"12 apples\", must be a number of bytes with its unit, such as "
-     "512MiB or 80GiB, at most 1024TiB"},
-    {"ReplicationIsNotBuilt",
+     "resources.device_memory is \"12 apples\", must be a number with its unit, such as "
+     "512MiB or 80GiB (alone it counts bytes), from 1MiB to 1024TiB"},
+    {"DeviceMemoryWhoseUnitWasForgotten",
+     [](auto& s) { s.mutable_resources()->set_device_memory("80"); },
+     "resources.device_memory is \"80\", must be a number with its unit, such as 512MiB or 80GiB "
+     "(alone it counts bytes), from 1MiB to 1024TiB"},
+    {"MeshOfThreeAxes",
      [](auto& s) {
-       s.mutable_parallelism()->set_num_processes(4);
+       s.mutable_parallelism()->set_num_processes(8);
        s.mutable_parallelism()->set_dp_replicate_size(2);
-     },
-     "parallelism.dp_replicate_size above 1 is not built yet"},
-    {"ContextParallelismIsNotBuilt",
-     [](auto& s) {
-       s.mutable_parallelism()->set_num_processes(2);
+       s.mutable_parallelism()->set_dp_shard_size(3);
        s.mutable_parallelism()->set_cp_size(2);
      },
-     "parallelism.cp_size above 1 is not built yet"},
+     "parallelism.num_processes is 8, must be dp_replicate_size * dp_shard_size * cp_size = "
+     "2 * 3 * 2 = 12"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Fields, BadFieldTest, ::testing::ValuesIn(kBadFields),
@@ -297,8 +302,7 @@ TEST(RulesTest, AxesThatDoNotDivideNameThemselves) {
                 spec.mutable_parallelism()->set_dp_replicate_size(2);
               }),
               ElementsAre("parallelism.num_processes is 3, must be a multiple of "
-                          "dp_replicate_size * cp_size = 2 * 1 = 2",
-                          "parallelism.dp_replicate_size above 1 is not built yet"));
+                          "dp_replicate_size * cp_size = 2 * 1 = 2"));
 }
 
 TEST(RulesTest, ShardSizeTakesWhatTheOtherAxesLeave) {

@@ -1,6 +1,7 @@
 // Documents that are conversations.
 #include <nlohmann/json.hpp>
 
+#include "worker/data/chat_record.h"
 #include "worker/data/example_formats.h"
 #include "worker/data/jinja/text.h"
 #include "worker/data/prompt_mask.h"
@@ -37,19 +38,6 @@ class ChatFormat final : public ExampleFormat {
   const ChatFormatOptions options_;
   const PromptMask prompt_mask_;
 };
-
-// `from` and `value` become `role` and `content`.
-void convert_from_value(ordered_json& messages) {
-  for (auto& message : messages) {
-    if (!message.is_object()) continue;
-    for (const auto& [from, to] : {std::pair("from", "role"), std::pair("value", "content")}) {
-      if (!message.contains(from)) continue;
-      ordered_json value = message[from];
-      message.erase(from);
-      message[to] = std::move(value);
-    }
-  }
-}
 
 // The first token whose characters hold the one at `place`; none: tokens.size().
 size_t token_at(const std::vector<Span>& offsets, int64_t place) {
@@ -103,14 +91,12 @@ class ChatFormat::Encoding final : public ExampleEncoder {
   void encode(const Record& record, Example& example) override {
     example.clear();
     const auto& options = format_.options_;
-    const ChatOptions chat = chat_options(record);
+    const ChatOptions chat = read_chat_options(record);
     if (!options.messages_field.empty()) {
       encode_chat(record, messages(record, options.messages_field), chat, example);
       return;
     }
-    if (chat.variables.contains("add_generation_prompt")) {
-      record.fail("chat_template_kwargs cannot set 'add_generation_prompt' of a prompt");
-    }
+    refuse_generation_prompt(record, chat);
     ordered_json all = messages(record, "prompt");
     prompt_.clear();
     encode_or_fail(record, [&] {
@@ -124,31 +110,7 @@ class ChatFormat::Encoding final : public ExampleEncoder {
 
  private:
   ordered_json messages(const Record& record, const std::string& field) const {
-    ordered_json list = record.json(field);
-    if (!list.is_array() || list.empty() || !list.front().is_object()) {
-      record.fail("\"" + field + "\" must be a list of messages, as in the first record");
-    }
-    if (format_.options_.converts_from_value) convert_from_value(list);
-    for (const auto& message : list) {
-      if (!message.is_object() || !message.contains("role")) {
-        record.fail("each message of \"" + field + "\" must be an object with a role");
-      }
-    }
-    return list;
-  }
-
-  static ChatOptions chat_options(const Record& record) {
-    ChatOptions options;
-    if (record.is_string("tools")) {
-      options.tools = ordered_json::parse(record.string("tools"), nullptr, false);
-      if (options.tools.is_discarded()) record.fail("\"tools\" is a string, but not JSON");
-    } else if (record.has("tools")) {
-      options.tools = record.json("tools");
-    }
-    if (!record.has("chat_template_kwargs")) return options;
-    options.variables = record.json("chat_template_kwargs");
-    if (!options.variables.is_object()) record.fail("\"chat_template_kwargs\" must be an object");
-    return options;
+    return read_messages(record, field, format_.options_.converts_from_value);
   }
 
   void encode_chat(const Record& record, const ordered_json& messages, const ChatOptions& chat,

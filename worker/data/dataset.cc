@@ -30,7 +30,7 @@ constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "merges.txt",
                                         "chat_template.jinja"};
 
-// Of sources of these sizes, in documents. Empty: one after the other.
+// Of sources of these sizes, in records. Empty: one after the other.
 std::vector<uint32_t> order_of(std::span<const int64_t> sizes, const DatasetOptions& options) {
   if (sizes.size() == 1) return {};
   std::vector<MixtureSource> sources;
@@ -40,18 +40,71 @@ std::vector<uint32_t> order_of(std::span<const int64_t> sizes, const DatasetOpti
   return interleave(sources, options.stopping, options.mixture_seed);
 }
 
-DocumentLength length_of(std::span<const int32_t> tokens, std::span<const uint8_t> loss_mask) {
+DocumentLength length_of(const ExampleDocument& document) {
   const auto counts = [](uint8_t mask) { return mask != 0; };
-  const auto first = std::find_if(loss_mask.begin(), loss_mask.end(), counts);
-  return {static_cast<int32_t>(tokens.size()), static_cast<int32_t>(first - loss_mask.begin())};
+  const auto& mask = document.loss_mask;
+  const auto first = std::find_if(mask.begin(), mask.end(), counts);
+  return {static_cast<int32_t>(document.tokens.size()), static_cast<int32_t>(first - mask.begin())};
 }
 
-void require_documents(const Dataset& dataset, const DatasetOptions& options) {
-  if (dataset.size() > 0 || options.max_documents > 0) return;
+RowPlanOptions plan_options(const DatasetOptions& options) {
+  return {.max_length = options.max_length,
+          .packing = options.packing,
+          .truncation = truncation_of(options),
+          .row_is_record = options.examples.kind != RecordKind::kKto};
+}
+
+// Why rows are left out.
+std::string reason_of(const DatasetOptions& options) {
+  if (options.max_length == 0) return "there are no tokens in them";
+  const std::string limit = options.max_length_field + " " + std::to_string(options.max_length);
+  switch (truncation_of(options).left_out) {
+    case LeftOut::kNone:
+      return "there are no tokens in them";
+    case LeftOut::kUnlabelled:
+      return "none of their tokens counts, cut to " + limit;
+    case LeftOut::kLongPrompt:
+      return "their prompt alone fills " + limit;
+    case LeftOut::kLonger:
+      return "a document is longer than " + limit;
+    case LeftOut::kPromptCutOff:
+      return "no token of their prompt is left, cut to " + limit;
+  }
+  throw std::logic_error("no such reason");
+}
+
+void require_rows(const PackedDataset& dataset, const DatasetOptions& options) {
+  const int64_t num_left_out = dataset.num_left_out();
+  if (dataset.size() > 0) {
+    if (num_left_out == 0) return;
+    options.reports.note(std::to_string(num_left_out) + " of " +
+                         std::to_string(num_left_out + dataset.size()) +
+                         " rows are left out: " + reason_of(options));
+    return;
+  }
+  if (options.max_documents > 0) return;
   const DataSource& source = options.sources.front();
-  throw UserError(source.field, source.paths.front().string() +
-                                    ": no token counts in any document, cut to " +
-                                    std::to_string(options.max_length) + " tokens");
+  throw UserError(source.field,
+                  source.paths.front().string() + ": no row is left: " + reason_of(options));
+}
+
+// What rows depend on besides their documents.
+std::string rows_key(std::span<const std::string> sources, const DatasetOptions& options) {
+  if (std::ranges::find(sources, "") != sources.end()) return "";
+  ContentHash key;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    key.add(sources[i]);
+    key.add(std::to_string(options.sources[i].weight));
+  }
+  if (sources.size() > 1) {
+    key.add(std::to_string(static_cast<int>(options.stopping)));
+    key.add(std::to_string(options.mixture_seed));
+  }
+  for (const int64_t number : {options.max_length, int64_t{options.keep_end},
+                               static_cast<int64_t>(options.packing), options.rotation_rows}) {
+    key.add(std::to_string(number));
+  }
+  return key.hex();
 }
 
 // Makes the documents of one source, or finds them in the cache.
@@ -63,38 +116,54 @@ class SourceLoader {
     examples_.note = options.reports.note;
   }
 
-  std::unique_ptr<TokenStore> load(const DataSource& source) const {
+  struct Source {
+    std::unique_ptr<TokenStore> store;
+    std::string key;  // in the cache; empty: it is not there
+    int64_t num_records = 0;
+  };
+
+  Source load(const DataSource& source) const {
     const auto files = find_data_files(source.paths, source.field);
     const auto format = format_of(source, files);
+    Source loaded;
     if (cache_ != nullptr) {
-      const std::string key = key_of(files, *format);
-      return cache_->get(key, [&](TokenStoreWriter& writer) {
-        encode(files, *format, appended_to(writer));
-        if (key_of(files, *format) != key) {
+      loaded.key = key_of(files, *format);
+      loaded.store = cache_->get(loaded.key, [&](TokenStoreWriter& writer) {
+        write(files, *format, writer);
+        if (key_of(files, *format) != loaded.key) {
           throw UserError(source.field, source.paths.front().string() +
                                             " was changed while it was read; start the job again");
         }
       });
+    } else {
+      TokenStoreWriter writer;
+      write(files, *format, writer);
+      writer.finish();
+      loaded.store = std::make_unique<TokenStore>(writer);
     }
-    TokenStoreWriter writer;
-    encode(files, *format, appended_to(writer));
-    writer.finish();
-    return std::make_unique<TokenStore>(writer);
+    loaded.num_records = loaded.store->size() / loaded.store->documents_per_record();
+    return loaded;
   }
 
-  std::vector<DocumentLength> measure(const DataSource& source) const {
+  // Also sets how many documents a record has.
+  std::vector<DocumentLength> measure(const DataSource& source, int& documents_per_record) const {
     const auto files = find_data_files(source.paths, source.field);
+    const auto format = format_of(source, files);
+    documents_per_record = format->documents_per_record();
     std::vector<DocumentLength> lengths;
-    encode(files, *format_of(source, files),
-           [&](auto tokens, auto loss_mask) { lengths.push_back(length_of(tokens, loss_mask)); });
+    encode(files, *format, [&](const auto& document) { lengths.push_back(length_of(document)); });
     return lengths;
   }
 
  private:
-  using Append = std::function<void(std::span<const int32_t>, std::span<const uint8_t>)>;
+  using Append = std::function<void(const ExampleDocument&)>;
 
-  static Append appended_to(TokenStoreWriter& writer) {
-    return [&writer](auto tokens, auto loss_mask) { writer.append(tokens, loss_mask); };
+  void write(std::span<const RecordFile> files, const ExampleFormat& format,
+             TokenStoreWriter& writer) const {
+    writer.set_documents_per_record(format.documents_per_record());
+    encode(files, format, [&](const ExampleDocument& document) {
+      writer.append(document.tokens, document.loss_mask, document.value);
+    });
   }
 
   std::unique_ptr<const ExampleFormat> format_of(const DataSource& source,
@@ -119,6 +188,7 @@ class SourceLoader {
     }
     const ExampleOptions& examples = options_.examples;
     const auto completion_only = examples.completion_only_loss;
+    key.add(std::to_string(static_cast<int>(examples.kind)));
     key.add(examples.text_field);
     key.add(examples.eos_token);
     key.add(completion_only ? (*completion_only ? "1" : "0") : "");
@@ -133,12 +203,13 @@ class SourceLoader {
               const Append& append) const {
     const auto begin = std::chrono::steady_clock::now();
     int64_t num_documents = 0, num_tokens = 0;
+    const int64_t most = options_.max_documents * format.documents_per_record();
     encode_records(files, format, tokenizer_, {options_.num_threads, options_.vocab_size},
-                   [&](std::span<const int32_t> tokens, std::span<const uint8_t> loss_mask) {
-                     append(tokens, loss_mask);
-                     num_tokens += static_cast<int64_t>(tokens.size());
+                   [&](const ExampleDocument& document) {
+                     append(document);
+                     num_tokens += static_cast<int64_t>(document.tokens.size());
                      options_.reports.alive();
-                     return ++num_documents != options_.max_documents;
+                     return ++num_documents != most;
                    });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     options_.reports.note("tokenised " + std::to_string(num_documents) + " documents, " +
@@ -152,7 +223,37 @@ class SourceLoader {
   TokenCache* const cache_;
 };
 
+// What cannot be put together is the sources' fault.
+template <typename Body>
+auto charge_to_source(const DatasetOptions& options, const Body& body) {
+  const std::string& field = options.sources.front().field;
+  try {
+    return body();
+  } catch (const std::length_error& error) {
+    throw UserError(field, error.what());
+  } catch (const std::invalid_argument& error) {
+    throw UserError(field, error.what());
+  }
+}
+
 }  // namespace
+
+Truncation truncation_of(const DatasetOptions& options) {
+  switch (options.examples.kind) {
+    case RecordKind::kSft:
+      return {.keep_end = false, .left_out = LeftOut::kUnlabelled};
+    case RecordKind::kDpo:
+      if (options.keep_end) return {.keep_end = true, .left_out = LeftOut::kNone};
+      return {.keep_end = false, .left_out = LeftOut::kLongPrompt};
+    case RecordKind::kKto:
+      return {.keep_end = false, .left_out = LeftOut::kLongPrompt};
+    case RecordKind::kReward:
+      return {.keep_end = false, .left_out = LeftOut::kLonger};
+    case RecordKind::kGkd:
+      return {.keep_end = true, .left_out = LeftOut::kPromptCutOff};
+  }
+  throw std::logic_error("no such kind of record");
+}
 
 std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options) {
   const Tokenizer tokenizer(options.examples.tokenizer);
@@ -162,19 +263,22 @@ std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options) {
   }
   const SourceLoader loader(options, &tokenizer, cache ? &*cache : nullptr);
   std::vector<std::unique_ptr<TokenStore>> stores;
+  std::vector<std::string> keys;
   std::vector<int64_t> sizes;
   for (const DataSource& source : options.sources) {
-    sizes.push_back(stores.emplace_back(loader.load(source))->size());
+    SourceLoader::Source loaded = loader.load(source);
+    stores.push_back(std::move(loaded.store));
+    keys.push_back(std::move(loaded.key));
+    sizes.push_back(loaded.num_records);
   }
-  try {
+  return charge_to_source(options, [&] {
     std::vector<uint32_t> order = order_of(sizes, options);
-    auto dataset = std::make_unique<PackedDataset>(
-        std::move(stores), std::move(order), RowPlanOptions{options.max_length, options.packing});
-    require_documents(*dataset, options);
+    auto dataset =
+        std::make_unique<PackedDataset>(std::move(stores), std::move(order), plan_options(options),
+                                        rows_key(keys, options), options.rotation_rows);
+    require_rows(*dataset, options);
     return dataset;
-  } catch (const std::length_error& error) {
-    throw UserError(options.sources.front().field, error.what());
-  }
+  });
 }
 
 std::vector<DocumentLength> load_lengths(const DatasetOptions& options) {
@@ -183,21 +287,27 @@ std::vector<DocumentLength> load_lengths(const DatasetOptions& options) {
   const SourceLoader loader(options, tokenizer ? &*tokenizer : nullptr, nullptr);
   std::vector<DocumentLength> documents;
   std::vector<int64_t> sizes;
+  int per_record = 0;
   for (const DataSource& source : options.sources) {
-    const std::vector<DocumentLength> lengths = loader.measure(source);
+    const int before = per_record;
+    const std::vector<DocumentLength> lengths = loader.measure(source, per_record);
+    if (before != 0 && before != per_record) throw UserError(source.field, kMixedRecords);
     documents.insert(documents.end(), lengths.begin(), lengths.end());
-    sizes.push_back(static_cast<int64_t>(lengths.size()));
+    sizes.push_back(std::ssize(lengths) / per_record);
   }
-  try {
+  return charge_to_source(options, [&] {
     const std::vector<uint32_t> order = order_of(sizes, options);
     if (order.empty()) return documents;
     std::vector<DocumentLength> ordered;
-    ordered.reserve(order.size());
-    for (const uint32_t document : order) ordered.push_back(documents[document]);
+    ordered.reserve(order.size() * static_cast<size_t>(per_record));
+    for (const uint32_t record : order) {
+      for (int i = 0; i < per_record; ++i) {
+        ordered.push_back(
+            documents[size_t{record} * static_cast<size_t>(per_record) + static_cast<size_t>(i)]);
+      }
+    }
     return ordered;
-  } catch (const std::length_error& error) {
-    throw UserError(options.sources.front().field, error.what());
-  }
+  });
 }
 
 }  // namespace tessera

@@ -19,17 +19,21 @@ struct EncodedBlock {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> loss_mask;  // empty: all count
   std::vector<int64_t> lengths;
+  std::vector<std::optional<float>> values;
   std::exception_ptr error;
 
   void append(const Example& example) {
     if (loss_mask.empty() && !example.loss_mask.empty()) loss_mask.assign(tokens.size(), 1);
     tokens.insert(tokens.end(), example.tokens.begin(), example.tokens.end());
-    lengths.push_back(static_cast<int64_t>(example.tokens.size()));
     if (!example.loss_mask.empty()) {
       loss_mask.insert(loss_mask.end(), example.loss_mask.begin(), example.loss_mask.end());
     } else if (!loss_mask.empty()) {
       loss_mask.resize(tokens.size(), 1);
     }
+    lengths.insert(lengths.end(), example.lengths.begin(), example.lengths.end());
+    if (example.lengths.empty()) lengths.push_back(static_cast<int64_t>(example.tokens.size()));
+    values.insert(values.end(), example.values.begin(), example.values.end());
+    values.resize(lengths.size());
   }
 };
 
@@ -139,12 +143,12 @@ class Pipeline {
   bool write(const EncodedBlock& block) const {
     auto tokens = std::span(block.tokens);
     auto loss_mask = std::span(block.loss_mask);
-    for (const int64_t length : block.lengths) {
-      if (!sink_(tokens.first(length), loss_mask.first(loss_mask.empty() ? 0 : length))) {
-        return false;
-      }
+    for (size_t i = 0; i < block.lengths.size(); ++i) {
+      const auto length = static_cast<size_t>(block.lengths[i]);
+      const size_t masked = loss_mask.empty() ? 0 : length;
+      if (!sink_({tokens.first(length), loss_mask.first(masked), block.values[i]})) return false;
       tokens = tokens.subspan(length);
-      if (!loss_mask.empty()) loss_mask = loss_mask.subspan(length);
+      loss_mask = loss_mask.subspan(masked);
     }
     return true;
   }

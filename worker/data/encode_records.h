@@ -15,10 +15,8 @@ struct EncodeOptions {
   int64_t vocab_size = 0;  // ids must be below it; 0: not checked
 };
 
-// Takes the next document; an empty mask means that all tokens count. Returns whether to go on.
-// Called by one thread at a time.
-using ExampleSink =
-    std::function<bool(std::span<const int32_t> tokens, std::span<const uint8_t> loss_mask)>;
+// Takes the next document. Returns whether to go on. Called by one thread at a time.
+using ExampleSink = std::function<bool(const ExampleDocument& document)>;
 
 // Hands all documents of the files to `sink`, in order. At most a few blocks a thread are held at a
 // time. Whatever the threads do, the error thrown is the first one in the order of the files, and

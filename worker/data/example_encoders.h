@@ -1,5 +1,4 @@
-// The formats of TRL's SFTTrainer: `text`, `prompt` and `completion`, `messages` (or
-// `conversations`), and tokens made beforehand (`input_ids`).
+// The formats of records that TRL's trainers take: docs/data.md has them, method by method.
 #pragma once
 
 #include <filesystem>
@@ -14,14 +13,20 @@
 
 namespace tessera {
 
+// Whose formats records have.
+enum class RecordKind { kSft, kDpo, kKto, kReward, kGkd };
+
 struct ExampleOptions {
+  RecordKind kind = RecordKind::kSft;
+  std::string method = "method.sft";  // what errors call the fields below by; and whether the
+  bool has_eos_field = true;          // method has an eos_token among them
   std::string text_field = "text";
   std::filesystem::path tokenizer;  // its directory, which also holds the chat templates
   std::string eos_token;            // empty: the tokenizer's own
-  // Only tokens of the completion count. Absent: so where the first record has prompt and
+  // SFT's. Only tokens of the completion count. Absent: so where the first record has prompt and
   // completion.
   std::optional<bool> completion_only_loss;
-  bool assistant_only_loss = false;  // only tokens that the assistant says count
+  bool assistant_only_loss = false;  // SFT's: only tokens that the assistant says count
   // A .jinja file, or a directory with a tokenizer's files. Empty: `tokenizer`.
   std::filesystem::path chat_template_path;
   // Gets lines for people, about what records are made of; from any thread.
@@ -35,6 +40,8 @@ class ExampleFormat {
   virtual ~ExampleFormat() = default;
   // One a thread. It must not outlive the format, nor the format the tokenizer.
   virtual std::unique_ptr<ExampleEncoder> make_encoder() const = 0;
+  // Of every record.
+  virtual int documents_per_record() const { return 1; }
   // What examples depend on besides the records, the options and the tokenizer's own files: the
   // text of the chat template, and what else is read. For the key of a cache.
   virtual const std::string& fingerprint() const = 0;

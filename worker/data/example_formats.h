@@ -5,6 +5,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "worker/data/chat_template.h"
 #include "worker/data/example_encoders.h"
@@ -43,9 +44,20 @@ std::unique_ptr<const ExampleFormat> make_chat_format(
     const Tokenizer& tokenizer, std::unique_ptr<const ChatTemplates> templates,
     ChatFormatOptions options, Note note);
 
+// The ids that a field lists are added to `tokens`. Throws UserError through record.fail.
+void append_token_ids(const Record& record, const std::string& field, std::vector<int32_t>& tokens);
+
 // `input_ids`, with `labels` or masks where the first record has them.
 std::unique_ptr<const ExampleFormat> make_tokens_format(bool has_labels, bool has_completion_mask,
                                                         bool has_assistant_masks);
+
+// Of records for DPO, KTO and reward models, and for distillation.
+std::unique_ptr<const ExampleFormat> choose_preference_format(const ExampleOptions& options,
+                                                              const Tokenizer* tokenizer,
+                                                              const Record& first);
+std::unique_ptr<const ExampleFormat> choose_distillation_format(const ExampleOptions& options,
+                                                                const Tokenizer* tokenizer,
+                                                                const Record& first);
 
 // Runs `body`, and charges what it throws to the record.
 template <typename Body>

@@ -1,5 +1,7 @@
 #include "worker/data/job_data.h"
 
+#include "proto/spec/method_fields.h"
+
 namespace tessera {
 namespace {
 
@@ -18,10 +20,52 @@ std::vector<DataSource> sources_of(const v1::Data& data, bool held_out) {
   return sources;
 }
 
+void set_sft(const v1::Sft& sft, bool held_out, DatasetOptions& options) {
+  options.examples.kind = RecordKind::kSft;
+  options.examples.text_field = sft.dataset_text_field();
+  if (sft.has_completion_only_loss()) {
+    options.examples.completion_only_loss = sft.completion_only_loss();
+  }
+  options.examples.assistant_only_loss = sft.assistant_only_loss();
+  const bool packs = held_out && sft.has_eval_packing() ? sft.eval_packing() : sft.packing();
+  if (packs) {
+    options.packing = sft.packing_strategy() == "bfd"         ? PackingStrategy::kBfd
+                      : sft.packing_strategy() == "bfd_split" ? PackingStrategy::kBfdSplit
+                                                              : PackingStrategy::kWrapped;
+  }
+}
+
+void set_method(const v1::JobSpec& spec, bool held_out, DatasetOptions& options) {
+  const v1::Method& method = spec.method();
+  switch (method.kind_case()) {
+    case v1::Method::kDpo:
+      options.examples.kind = RecordKind::kDpo;
+      options.keep_end = method.dpo().truncation_mode() == "keep_end";
+      break;
+    case v1::Method::kKto:
+      options.examples.kind = RecordKind::kKto;
+      // As in TRL, of held-out rows, too.
+      if (method.kto().loss_type() == "kto") {
+        options.rotation_rows = spec.training().per_device_train_batch_size();
+      }
+      break;
+    case v1::Method::kReward:
+      options.examples.kind = RecordKind::kReward;
+      break;
+    case v1::Method::kGkd:
+      options.examples.kind = RecordKind::kGkd;
+      break;
+    case v1::Method::kSft:
+    case v1::Method::KIND_NOT_SET:
+      set_sft(method.sft(), held_out, options);
+      break;
+  }
+}
+
 }  // namespace
 
 DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t vocab_size) {
-  const v1::Sft& sft = spec.method().sft();
+  const spec::MethodFields fields = spec::method_fields(spec.method());
   DatasetOptions options;
   options.sources = sources_of(spec.data(), held_out);
   options.stopping = spec.data().mixture_stopping_strategy() == "all_exhausted"
@@ -30,22 +74,15 @@ DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t v
   options.mixture_seed = static_cast<uint64_t>(spec.training().seed());
   options.cache = {spec.data().cache_dir(), spec.data().cache_max_bytes()};
   options.num_threads = spec.resources().cpu_threads();
-  options.examples.text_field = sft.dataset_text_field();
+  options.examples.method = fields.method;
+  options.examples.has_eos_field = fields.has_eos_field;
   options.examples.tokenizer = tokenizer_directory(spec);
-  options.examples.eos_token = sft.eos_token();
-  if (sft.has_completion_only_loss()) {
-    options.examples.completion_only_loss = sft.completion_only_loss();
-  }
-  options.examples.assistant_only_loss = sft.assistant_only_loss();
-  options.examples.chat_template_path = sft.chat_template_path();
-  options.max_length = sft.max_length();
+  options.examples.eos_token = fields.eos_token;
+  options.examples.chat_template_path = fields.chat_template_path;
+  options.max_length = fields.max_length;
+  options.max_length_field = fields.field("max_length");
   options.vocab_size = vocab_size;
-  const bool packs = held_out && sft.has_eval_packing() ? sft.eval_packing() : sft.packing();
-  if (packs) {
-    options.packing = sft.packing_strategy() == "bfd"         ? PackingStrategy::kBfd
-                      : sft.packing_strategy() == "bfd_split" ? PackingStrategy::kBfdSplit
-                                                              : PackingStrategy::kWrapped;
-  }
+  set_method(spec, held_out, options);
   return options;
 }
 

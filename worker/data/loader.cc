@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <numeric>
@@ -16,8 +17,6 @@ namespace {
 class BatchBuilder {
  public:
   explicit BatchBuilder(int64_t num_tokens) {
-    const OwnerScope scope(Owner::kData);
-    const PhaseScope phase(Phase::kData);
     const auto options = at::TensorOptions().dtype(at::kLong);
     batch_.tokens_T = at::empty({num_tokens}, options);
     batch_.labels_T = at::empty({num_tokens}, options);
@@ -40,6 +39,7 @@ class BatchBuilder {
       loss_mask = loss_mask.subspan(length);
     }
     batch_.num_tokens += static_cast<int64_t>(row.tokens.size());
+    batch_.num_sequences = batch_.documents.num_documents();
   }
 
   // One document that nothing is learnt from, up to the end.
@@ -54,11 +54,17 @@ class BatchBuilder {
   }
 
   Batch take() {
-    const OwnerScope scope(Owner::kData);
     batch_.label_rows_L = at::empty({batch_.num_labels}, batch_.labels_T.options());
+    batch_.label_documents_L = at::empty({batch_.num_labels}, batch_.labels_T.options());
     auto* row = batch_.label_rows_L.mutable_data_ptr<int64_t>();
-    for (int64_t i = 0; i < batch_.tokens_T.numel(); ++i) {
-      if (labels_[i] != kIgnoredLabel) *row++ = i;
+    auto* of_row = batch_.label_documents_L.mutable_data_ptr<int64_t>();
+    const auto& cu_seqlens = batch_.documents.cu_seqlens;
+    for (int64_t document = 0; document < batch_.documents.num_documents(); ++document) {
+      for (int64_t i = cu_seqlens[document]; i < cu_seqlens[document + 1]; ++i) {
+        if (labels_[i] == kIgnoredLabel) continue;
+        *row++ = i;
+        *of_row++ = document;
+      }
     }
     return std::move(batch_);
   }
@@ -96,6 +102,34 @@ class BatchBuilder {
   int64_t at_ = 0;
 };
 
+at::Tensor floats(const std::vector<float>& values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kFloat);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<float>());
+  return tensor;
+}
+
+// As transformers finds the token at which a document is scored.
+std::vector<int64_t> scored_tokens(const Batch& batch, int64_t padding) {
+  const auto* tokens = batch.tokens_T.const_data_ptr<int64_t>();
+  std::vector<int64_t> scored;
+  for (int64_t s = 0; s < batch.num_sequences; ++s) {
+    const int64_t begin = batch.documents.cu_seqlens[s];
+    int64_t last = batch.documents.cu_seqlens[s + 1] - 1;
+    while (last > begin && tokens[last] == padding) --last;
+    scored.push_back(last);
+  }
+  return scored;
+}
+
+// Tokens that count of each document of a row, the first of a document among them.
+void count_completions(const Row& row, std::vector<int64_t>& counts) {
+  auto mask = std::span(row.loss_mask);
+  for (const int32_t length : row.lengths) {
+    counts.push_back(mask.empty() ? length : std::ranges::count(mask.first(length), 1));
+    if (!mask.empty()) mask = mask.subspan(length);
+  }
+}
+
 int64_t round_up(int64_t value, int64_t multiple) {
   return multiple > 0 ? (value + multiple - 1) / multiple * multiple : value;
 }
@@ -121,15 +155,59 @@ int64_t Loader::microbatches_from(int64_t row) const {
 }
 
 Batch Loader::microbatch(int64_t epoch, int64_t row) const {
-  const auto rows = order(epoch);
+  const OwnerScope scope(Owner::kData);
+  const PhaseScope phase(Phase::kData);
+  const auto order_of_rows = order(epoch);
   const auto [begin, end] = rows_of_rank(row, options_.rank);
+  const auto rows = std::span(*order_of_rows).subspan(begin, end - begin);
+  Batch batch = build(dataset_, options_.reference.get(), rows);
+  const auto [first, last] = rows_of_all_ranks(row);
+  batch.num_rows_of_all = last - first;
+  batch.rows_of_rank = row_counts(row);
+  if (const Dataset* mismatched = dataset_.mismatched()) {
+    Batch other = build(*mismatched, options_.mismatched_reference.get(), rows);
+    other.num_rows_of_all = batch.num_rows_of_all;
+    other.rows_of_rank = batch.rows_of_rank;
+    batch.mismatched = std::make_shared<const Batch>(std::move(other));
+  }
+  return batch;
+}
+
+std::vector<int64_t> Loader::row_counts(int64_t row) const {
+  std::vector<int64_t> counts;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    const auto [begin, end] = rows_of_rank(row, rank);
+    counts.push_back(end - begin);
+  }
+  return counts;
+}
+
+Batch Loader::build(const Dataset& dataset, const ReferenceScores* reference,
+                    std::span<const int64_t> rows) const {
   int64_t num_tokens = 0;
-  for (int64_t i = begin; i < end; ++i) num_tokens += dataset_.num_tokens((*rows)[i]);
+  for (const int64_t row : rows) num_tokens += dataset.num_tokens(row);
   // Never empty: this rank has to take part in the collectives.
   BatchBuilder builder(round_up(std::max<int64_t>(num_tokens, 1), options_.pad_to_multiple_of));
-  for (int64_t i = begin; i < end; ++i) builder.add_row(dataset_.row((*rows)[i]));
+  std::vector<float> values, scores;
+  std::vector<int64_t> completions;
+  for (const int64_t index : rows) {
+    const Row row = dataset.row(index);
+    builder.add_row(row);
+    count_completions(row, completions);
+    values.insert(values.end(), row.values.begin(), row.values.end());
+    if (reference == nullptr) continue;
+    const auto of_row = reference->of_row(index);
+    scores.insert(scores.end(), of_row.begin(), of_row.end());
+  }
   builder.add_padding(options_.pad_token_id);
-  return builder.take();
+  Batch batch = builder.take();
+  if (dataset.documents_per_row() == 2)
+    batch.completion_tokens_S = at::tensor(completions, at::TensorOptions().dtype(at::kLong));
+  if (dataset.has_values()) batch.values_S = floats(values);
+  if (reference != nullptr) batch.reference_logps_S = floats(scores);
+  if (options_.score_pad_token_id)
+    batch.scored_tokens = scored_tokens(batch, *options_.score_pad_token_id);
+  return batch;
 }
 
 int64_t Loader::num_labels(int64_t epoch, int64_t row) const {

@@ -4,24 +4,31 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "worker/batch.h"
 #include "worker/data/dataset.h"
+#include "worker/data/reference_scores.h"
 
 namespace tessera {
 
 struct LoaderOptions {
   int64_t batch_rows = 8;  // a rank's rows in a microbatch; with split_batches, those of all ranks
   bool split_batches = false;
-  int rank = 0;
-  int world_size = 1;
+  int rank = 0;         // among the data-parallel ranks: those that get rows of their own
+  int world_size = 1;   // of these
   bool shuffle = true;  // else file order
   int64_t seed = 42;
   bool drop_last = false;
   int64_t pad_to_multiple_of = 0;
   int64_t pad_token_id = 0;  // of tokens that are padding; any id of the model does
+  // Batch::scored_tokens are the last of each sequence but for these at its end (all of it: its
+  // first). Absent: they are not looked for.
+  std::optional<int64_t> score_pad_token_id = {};
+  // Scores of the dataset, and of dataset.mismatched(); null: none were computed beforehand.
+  std::shared_ptr<const ReferenceScores> reference, mismatched_reference;
 };
 
 // Deals rows to ranks. It has no state but a cache: a microbatch is addressed by the epoch and the
@@ -50,6 +57,8 @@ class Loader {
     const auto [begin, end] = rows_of_rank(row, rank);
     for (int64_t i = begin; i < end; ++i) visit((*rows)[i]);
   }
+  // How many rows each rank gets of that microbatch.
+  std::vector<int64_t> row_counts(int64_t row) const;
   // This rank's part of the microbatch that begins with row `row`.
   Batch microbatch(int64_t epoch, int64_t row) const;
   // Labels in the whole microbatch, over all ranks; needs no communication.
@@ -66,6 +75,9 @@ class Loader {
   };
 
   std::shared_ptr<const Order> order(int64_t epoch) const;
+  // Of the rows of `dataset`: dataset_, or that of its mismatched rows.
+  Batch build(const Dataset& dataset, const ReferenceScores* reference,
+              std::span<const int64_t> rows) const;
   Range rows_of_all_ranks(int64_t row) const;
   Range rows_of_rank(int64_t row, int64_t rank) const;
 

@@ -3,10 +3,16 @@
 namespace tessera {
 
 PackedDataset::PackedDataset(std::vector<std::unique_ptr<TokenStore>> stores,
-                             std::vector<uint32_t> order, const RowPlanOptions& options)
+                             std::vector<uint32_t> order, const RowPlanOptions& options,
+                             std::string key, int64_t rotation_rows)
     : corpus_(std::move(stores)),
       plan_(corpus_, std::move(order), options),
-      one_document_a_row_(options.packing == PackingStrategy::kWrapped) {}
+      one_document_a_row_(options.packing == PackingStrategy::kWrapped),
+      key_(std::move(key)) {
+  if (rotation_rows == 0) return;
+  const std::string other_key = key_.empty() ? "" : key_ + "mismatched";
+  mismatched_ = std::make_unique<MismatchedRows>(corpus_, plan_, rotation_rows, other_key);
+}
 
 Row PackedDataset::row(int64_t index) const {
   Row row;
@@ -14,6 +20,7 @@ Row PackedDataset::row(int64_t index) const {
     const auto [store, at] = corpus_.find(document);
     store.append_tokens(at, begin, length, row.tokens);
     if (corpus_.has_masks()) store.append_mask(at, begin, length, row.loss_mask);
+    if (corpus_.has_values()) row.values.push_back(store.value(at));
     if (!one_document_a_row_) row.lengths.push_back(static_cast<int32_t>(length));
   });
   if (one_document_a_row_) row.lengths.push_back(static_cast<int32_t>(row.tokens.size()));
@@ -37,7 +44,7 @@ int64_t PackedDataset::num_tokens(int64_t index) const {
 
 int64_t PackedDataset::num_labels(int64_t index) const {
   int64_t total = 0;
-  bool begins_document = true;
+  bool begins_document = true;  // whose first token nothing predicts
   plan_.for_each(index, [&](int64_t document, int64_t begin, int64_t length) {
     const auto [store, at] = corpus_.find(document);
     const int64_t skipped = begins_document ? 1 : 0;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "worker/data/example.h"
@@ -19,6 +20,10 @@ class PromptMask {
   PromptMask(const Tokenizer& tokenizer, std::function<void(const std::string&)> note)
       : tokenizer_(tokenizer), note_(std::move(note)) {}
 
+  // Where the completion begins in `tokens`, a prompt with its completion: where they part from the
+  // prompt's own.
+  size_t completion_begin(const std::vector<int32_t>& prompt, std::span<const int32_t> tokens,
+                          const Record& record) const;
   // Takes the tokens that the example shares with the prompt's own, from the front, out of the
   // loss. Tokens may merge over the border of the two, or a template may write a prompt alone
   // otherwise: then the completion begins where they part.

@@ -23,7 +23,9 @@ class TokenCache {
   // Makes the directory. Throws UserError("data.cache_dir"): it cannot be written.
   TokenCache(CacheOptions options, const Reports& reports);
 
-  // The entry under `key`: letters and digits. Where there is none, or a damaged one, `make` writes
+  // The entry under `key`: letters and digits. Null where there is none, or a damaged one.
+  std::unique_ptr<TokenStore> find(const std::string& key);
+  // The same. Where there is none, or a damaged one, `make` writes
   // it; of several processes that want it one makes it and the others wait. Throws UserError when
   // the disk is full, and what `make` throws.
   std::unique_ptr<TokenStore> get(const std::string& key,
@@ -34,7 +36,6 @@ class TokenCache {
   std::string content_hash(const RecordFile& file);
 
  private:
-  std::unique_ptr<TokenStore> find(const std::string& key);
   std::unique_ptr<TokenStore> make_entry(const std::string& key,
                                          const std::function<void(TokenStoreWriter&)>& make);
   void evict(const std::string& newest);

@@ -17,7 +17,7 @@ namespace tessera {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
-constexpr const char* kFileNames[] = {"tokens", "masks", "offsets"};
+constexpr const char* kFileNames[] = {"tokens", "masks", "offsets", "values"};
 constexpr const char* kHeaderName = "header";
 
 [[noreturn]] void fail(const std::string& what) {
@@ -52,10 +52,11 @@ int64_t size_of(int fd) {
   return status.st_size;
 }
 
-std::array<int64_t, 3> sizes_of(const TokenStoreHeader& header) {
+// In the order of TokenFiles.
+std::array<int64_t, 4> sizes_of(const TokenStoreHeader& header) {
   const int64_t words = (header.num_tokens + 63) / 64;
   return {header.num_tokens * 4, header.has_masks != 0 ? words * 8 : 0,
-          (header.num_documents + 1) * 8};
+          (header.num_documents + 1) * 8, header.has_values != 0 ? header.num_documents * 4 : 0};
 }
 
 uint64_t hash_file(int fd) {
@@ -67,6 +68,11 @@ uint64_t hash_file(int fd) {
     offset += static_cast<int64_t>(count);
   }
   return hash.low64();
+}
+
+uint64_t hash_emptied(int fd) {
+  if (::ftruncate(fd, 0) != 0) fail("ftruncate");
+  return hash_file(fd);
 }
 
 }  // namespace
@@ -105,26 +111,32 @@ class TokenStoreWriter::Stream {
 };
 
 TokenStoreWriter::TokenStoreWriter(const std::filesystem::path& folder)
-    : folder_(folder),
-      files_{create_file(folder / kFileNames[0]), create_file(folder / kFileNames[1]),
-             create_file(folder / kFileNames[2])},
-      tokens_(std::make_unique<Stream>(files_.tokens.get())),
-      masks_(std::make_unique<Stream>(files_.masks.get())),
-      offsets_(std::make_unique<Stream>(files_.offsets.get())) {}
+    : TokenStoreWriter({create_file(folder / kFileNames[0]), create_file(folder / kFileNames[1]),
+                        create_file(folder / kFileNames[2]), create_file(folder / kFileNames[3])}) {
+  folder_ = folder;
+}
 
 TokenStoreWriter::TokenStoreWriter()
-    : files_{create_memory(kFileNames[0]), create_memory(kFileNames[1]),
-             create_memory(kFileNames[2])},
+    : TokenStoreWriter({create_memory(kFileNames[0]), create_memory(kFileNames[1]),
+                        create_memory(kFileNames[2]), create_memory(kFileNames[3])}) {}
+
+TokenStoreWriter::TokenStoreWriter(TokenFiles files)
+    : files_(std::move(files)),
       tokens_(std::make_unique<Stream>(files_.tokens.get())),
       masks_(std::make_unique<Stream>(files_.masks.get())),
-      offsets_(std::make_unique<Stream>(files_.offsets.get())) {}
+      offsets_(std::make_unique<Stream>(files_.offsets.get())),
+      values_(std::make_unique<Stream>(files_.values.get())) {}
 
 TokenStoreWriter::~TokenStoreWriter() = default;
 
-void TokenStoreWriter::append(std::span<const int32_t> tokens, std::span<const uint8_t> loss_mask) {
+void TokenStoreWriter::append(std::span<const int32_t> tokens, std::span<const uint8_t> loss_mask,
+                              std::optional<float> value) {
   offsets_->write(&header_.num_tokens, sizeof header_.num_tokens);
   tokens_->write(tokens.data(), tokens.size_bytes());
   append_bits(loss_mask, tokens.size());
+  const float number = value.value_or(0);
+  values_->write(&number, sizeof number);
+  if (value) header_.has_values = 1;
   header_.num_tokens += static_cast<int64_t>(tokens.size());
   ++header_.num_documents;
 }
@@ -144,16 +156,15 @@ void TokenStoreWriter::append_bits(std::span<const uint8_t> loss_mask, size_t co
 void TokenStoreWriter::finish() {
   offsets_->write(&header_.num_tokens, sizeof header_.num_tokens);
   if (header_.num_tokens % 64 != 0) masks_->write(&word_, sizeof word_);
-  header_.hashes = {tokens_->finish(), masks_->finish(), offsets_->finish()};
-  if (header_.has_masks == 0) {
-    if (::ftruncate(files_.masks.get(), 0) != 0) fail("ftruncate");
-    header_.hashes[1] = hash_file(files_.masks.get());
-  }
+  header_.hashes = {tokens_->finish(), masks_->finish(), offsets_->finish(), values_->finish()};
+  if (header_.has_masks == 0) header_.hashes[1] = hash_emptied(files_.masks.get());
+  if (header_.has_values == 0) header_.hashes[3] = hash_emptied(files_.values.get());
   header_.hash = hash_of(header_);
   if (folder_.empty()) return;
   sync(files_.tokens.get(), folder_);
   sync(files_.masks.get(), folder_);
   sync(files_.offsets.get(), folder_);
+  sync(files_.values.get(), folder_);
   const FileDescriptor header = create_file(folder_ / kHeaderName);
   write_all(header.get(), &header_, sizeof header_);
   sync(header.get(), folder_);
@@ -178,8 +189,9 @@ std::unique_ptr<TokenStore> TokenStore::open(const std::filesystem::path& folder
     return nullptr;
   }
   const TokenFiles files{open_file(kFileNames[0]), open_file(kFileNames[1]),
-                         open_file(kFileNames[2])};
-  const std::array<int, 3> fds = {files.tokens.get(), files.masks.get(), files.offsets.get()};
+                         open_file(kFileNames[2]), open_file(kFileNames[3])};
+  const std::array<int, 4> fds = {files.tokens.get(), files.masks.get(), files.offsets.get(),
+                                  files.values.get()};
   const auto sizes = sizes_of(header);
   for (size_t i = 0; i < fds.size(); ++i) {
     if (fds[i] >= 0 && size_of(fds[i]) == sizes[i] && hash_file(fds[i]) == header.hashes[i]) {
@@ -197,7 +209,8 @@ TokenStore::TokenStore(const TokenStoreHeader& header, const TokenFiles& files)
     : header_(header),
       tokens_(files.tokens.get(), sizes_of(header)[0]),
       masks_(files.masks.get(), sizes_of(header)[1]),
-      offsets_(files.offsets.get(), sizes_of(header)[2]) {}
+      offsets_(files.offsets.get(), sizes_of(header)[2]),
+      values_(files.values.get(), sizes_of(header)[3]) {}
 
 int64_t TokenStore::offset(int64_t document) const {
   int64_t value;
@@ -247,6 +260,26 @@ int64_t TokenStore::count(int64_t document, int64_t begin, int64_t length) const
     i = end;
   }
   return total;
+}
+
+int64_t TokenStore::first_counted(int64_t document) const {
+  const int64_t size = length(document);
+  if (!has_masks() || size == 0) return 0;
+  const int64_t first = offset(document);
+  const std::byte* bytes = masks_.at(first / 8, (first + size + 7) / 8 - first / 8);
+  for (int64_t i = first % 8; i < first % 8 + size;) {
+    const auto rest = static_cast<uint8_t>(static_cast<uint8_t>(bytes[i / 8]) >> i % 8);
+    if (rest != 0) return std::min(size, i + std::countr_zero(rest) - first % 8);
+    i = (i / 8 + 1) * 8;
+  }
+  return size;
+}
+
+float TokenStore::value(int64_t document) const {
+  if (!has_values()) return 0;
+  float value;
+  std::memcpy(&value, values_.at(document * 4, 4), 4);
+  return value;
 }
 
 }  // namespace tessera

@@ -30,6 +30,9 @@ namespace tessera {
 inline constexpr const char* kTokenizerField = "model.tokenizer";
 
 // Immutable: one serves all threads, each with an Encoder of its own.
+// Whether a directory holds a tokenizer's files.
+bool has_tokenizer(const std::filesystem::path& directory);
+
 class Tokenizer {
  public:
   // Reads tokenizer.json of a Hugging Face directory, or else its SentencePiece model, and what
@@ -49,6 +52,11 @@ class Tokenizer {
   // Empty: the files name none.
   const std::string& eos_token() const { return eos_token_; }
   const std::string& pad_token() const { return pad_token_; }
+  // Whether tokens are bytes, as those of GPT-2 and its heirs are.
+  bool is_byte_level() const { return decodes_bytes_; }
+  // What a token stands for: of byte-level ones its bytes, which need not be UTF-8. Requires an id
+  // of a token.
+  std::string_view bytes_of(int32_t id) const { return bytes_[static_cast<size_t>(id)]; }
   // {"bos_token", "<s>"} and so on, as far as there are such tokens.
   std::vector<std::pair<std::string, std::string>> named_tokens() const;
 

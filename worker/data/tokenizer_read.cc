@@ -104,6 +104,10 @@ void rename_pieces(const TokenizerConfig& config, SentencePieceModel& model) {
 
 }  // namespace
 
+bool has_tokenizer(const std::filesystem::path& directory) {
+  return std::filesystem::exists(directory / "tokenizer.json") || sentencepiece_file_of(directory);
+}
+
 Tokenizer::Tokenizer(const std::filesystem::path& directory)
     : config_(read_tokenizer_config(directory, kTokenizerField)) {
   const TokenizerClass& rules = tokenizer_class_of(directory, config_, kTokenizerField);

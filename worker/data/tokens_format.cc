@@ -35,10 +35,7 @@ class TokensFormat::Encoding final : public ExampleEncoder {
 
   void encode(const Record& record, Example& example) override {
     example.clear();
-    const ordered_json ids = record.json("input_ids");
-    if (!ids.is_array()) record.fail("\"input_ids\" must be a list of token ids");
-    example.tokens.reserve(ids.size());
-    for (const auto& id : ids) example.tokens.push_back(token(record, id));
+    append_token_ids(record, "input_ids", example.tokens);
     if (format_.has_labels_) {
       apply_labels(record, example);
       return;
@@ -48,13 +45,6 @@ class TokensFormat::Encoding final : public ExampleEncoder {
   }
 
  private:
-  static int32_t token(const Record& record, const ordered_json& id) {
-    const bool is_id = id.is_number_integer() && id.get<int64_t>() >= 0 &&
-                       id.get<int64_t>() <= std::numeric_limits<int32_t>::max();
-    if (!is_id) record.fail("\"input_ids\" holds " + id.dump() + ", which is no token id");
-    return id.get<int32_t>();
-  }
-
   static ordered_json column(const Record& record, const std::string& field, size_t size) {
     ordered_json values = record.json(field);
     if (!values.is_array() || values.size() != size) {
@@ -96,6 +86,19 @@ std::unique_ptr<ExampleEncoder> TokensFormat::make_encoder() const {
 }
 
 }  // namespace
+
+void append_token_ids(const Record& record, const std::string& field,
+                      std::vector<int32_t>& tokens) {
+  const ordered_json ids = record.json(field);
+  if (!ids.is_array()) record.fail("\"" + field + "\" must be a list of token ids");
+  tokens.reserve(tokens.size() + ids.size());
+  for (const auto& id : ids) {
+    const bool is_id = id.is_number_integer() && id.get<int64_t>() >= 0 &&
+                       id.get<int64_t>() <= std::numeric_limits<int32_t>::max();
+    if (!is_id) record.fail("\"" + field + "\" holds " + id.dump() + ", which is no token id");
+    tokens.push_back(id.get<int32_t>());
+  }
+}
 
 std::unique_ptr<const ExampleFormat> make_tokens_format(bool has_labels, bool has_completion_mask,
                                                         bool has_assistant_masks) {

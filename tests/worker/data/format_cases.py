@@ -1,5 +1,6 @@
 """FORMATS: records of every format, and what to do with them. write(CASE, FOLDER) makes the files
-of one, for TRL (record_formats.py) and for the engine (compare_formats.py)."""
+of one, for TRL (record_formats.py) and for the engine (compare_formats.py). Those of other trainers
+are in preference_cases.py."""
 
 import dataclasses
 import json
@@ -79,10 +80,11 @@ TEXTS = ["Plain text.", "ends itself<|im_end|>", "  spaces  \n\n lines ", "naïv
 @dataclasses.dataclass(frozen=True)
 class Case:
     records: list
-    sft: dict = dataclasses.field(default_factory=dict)
+    fields: dict = dataclasses.field(default_factory=dict)  # of the trainer's config
     template: object = TURNS  # of the tokenizer; a dict: several, in tokenizer_config.json
     template_file: str = ""  # the source of chat_template_path
     tokenizer: str = "qwen"
+    trainer: str = "sft"
 
 
 def split_chats():
@@ -106,7 +108,7 @@ WITH_TOOLS = [
 FORMATS = {
     "text": Case([{"text": text} for text in TEXTS]),
     "text_bos": Case(
-        [{"text": text} for text in TEXTS], tokenizer="llama3", sft={"eos_token": "<|eot_id|>"}
+        [{"text": text} for text in TEXTS], tokenizer="llama3", fields={"eos_token": "<|eot_id|>"}
     ),
     "text_field": Case([{"body": text} for text in TEXTS], {"dataset_text_field": "body"}),
     "text_eos_token": Case([{"text": text} for text in TEXTS], {"eos_token": "<|im_start|>"}),
@@ -176,8 +178,8 @@ def write(case, folder):
 
 
 def options(case, folder):
-    """The case's fields of SFTConfig."""
-    given = {"max_length": None, **case.sft}
+    """The case's fields of the trainer's config."""
+    given = {"max_length": None, **case.fields}
     if case.template_file:
         given["chat_template_path"] = str(folder / "other.jinja")
     return given

@@ -36,6 +36,35 @@ class FakeDataset final : public Dataset {
   std::vector<std::vector<int32_t>> lengths_;
 };
 
+// Pairs whose chosen document is masked but for its end, with the row's number as their values.
+class FakePairs final : public Dataset {
+ public:
+  explicit FakePairs(int64_t size, const Dataset* mismatched = nullptr)
+      : size_(size), mismatched_(mismatched) {}
+
+  int64_t size() const override { return size_; }
+  Row row(int64_t index) const override {
+    const auto value = static_cast<float>(index);
+    return {.tokens = {1, 2, 3, 4, 5},
+            .lengths = {3, 2},
+            .loss_mask = {0, 0, 1, 1, 1},
+            .values = {value, value}};
+  }
+  int64_t num_tokens(int64_t) const override { return 5; }
+  int64_t num_labels(int64_t) const override { return 2; }
+  bool has_values() const override { return true; }
+  int documents_per_row() const override { return 2; }
+  const Dataset* mismatched() const override { return mismatched_; }
+
+ private:
+  const int64_t size_;
+  const Dataset* const mismatched_;
+};
+
+std::vector<float> floats(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<float>(), tensor.const_data_ptr<float>() + tensor.numel()};
+}
+
 FakeDataset rows_of_one_document(int count) {
   return FakeDataset(std::vector<std::vector<int32_t>>(count, {2}));
 }
@@ -227,6 +256,66 @@ TEST(Loader, GoesOnAtAnyRow) {
   }
 }
 
+TEST(Loader, LaysPairsOutWithTheirValues) {
+  const FakePairs dataset(3);
+  const Loader loader(dataset, {.batch_rows = 2, .shuffle = false, .pad_to_multiple_of = 8});
+  const Batch batch = loader.microbatch(0, 0);
+  EXPECT_THAT(batch.documents.cu_seqlens, ElementsAre(0, 3, 5, 8, 10, 16));
+  EXPECT_EQ(batch.num_sequences, 4);
+  EXPECT_THAT(values(batch.label_rows_L), ElementsAre(1, 3, 6, 8));
+  EXPECT_THAT(values(batch.label_documents_L), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(floats(batch.values_S), ElementsAre(0, 0, 1, 1));
+  EXPECT_FALSE(batch.reference_logps_S.defined());
+  EXPECT_EQ(batch.mismatched, nullptr);
+  const FakeDataset plain({{3, 1}});
+  EXPECT_FALSE(Loader(plain, {}).microbatch(0, 0).values_S.defined());
+  EXPECT_EQ(Loader(plain, {}).microbatch(0, 0).num_sequences, 2);
+}
+
+TEST(Loader, SaysHowManyRowsEachRankHas) {
+  const FakePairs dataset(5);
+  for (int rank = 0; rank < 3; ++rank) {
+    const Loader loader(dataset,
+                        {.batch_rows = 2, .rank = rank, .world_size = 3, .shuffle = false});
+    const Batch batch = loader.microbatch(0, 0);
+    EXPECT_THAT(batch.rows_of_rank, ElementsAre(2, 2, 1));
+    EXPECT_EQ(batch.num_rows_of_all, 5);
+    EXPECT_EQ(batch.num_sequences, 2 * batch.rows_of_rank[rank]);
+  }
+  const Loader last(dataset, {.batch_rows = 5, .rank = 1, .world_size = 2, .shuffle = false});
+  const Batch empty = last.microbatch(0, 0);
+  EXPECT_EQ(empty.num_sequences, 0);
+  EXPECT_THAT(empty.rows_of_rank, ElementsAre(5, 0));
+  EXPECT_EQ(empty.values_S.numel(), 0);
+  EXPECT_EQ(empty.documents.num_documents(), 1);  // padding
+}
+
+TEST(Loader, BringsMismatchedRowsAndScoresAlong) {
+  const FakeDataset other({{4}, {5}, {6}});
+  const FakePairs dataset(3, &other);
+  LoaderOptions options{.batch_rows = 2, .shuffle = false};
+  options.reference =
+      std::make_shared<ReferenceScores>(dataset, std::vector<float>{-1, -2, -3, -4, -5, -6});
+  options.mismatched_reference =
+      std::make_shared<ReferenceScores>(other, std::vector<float>{-7, -8, -9});
+  const Batch batch = Loader(dataset, options).microbatch(0, 1);
+  EXPECT_THAT(floats(batch.reference_logps_S), ElementsAre(-3, -4, -5, -6));
+  ASSERT_NE(batch.mismatched, nullptr);
+  EXPECT_EQ(batch.mismatched->num_sequences, 2);
+  EXPECT_THAT(batch.mismatched->documents.cu_seqlens, ElementsAre(0, 5, 11));
+  EXPECT_THAT(floats(batch.mismatched->reference_logps_S), ElementsAre(-8, -9));
+  EXPECT_FALSE(batch.mismatched->values_S.defined());
+  EXPECT_THAT(batch.mismatched->rows_of_rank, ElementsAre(2));
+  EXPECT_EQ(batch.num_tokens, 10);  // the others' are not counted
+  const Batch moved = to_device(batch, at::kMeta);
+  for (const at::Tensor& tensor :
+       {moved.label_documents_L, moved.values_S, moved.reference_logps_S,
+        moved.mismatched->tokens_T, moved.mismatched->reference_logps_S}) {
+    EXPECT_TRUE(tensor.is_meta());
+  }
+  EXPECT_FALSE(moved.mismatched->values_S.defined());
+}
+
 TEST(Loader, ChargesBatchesToData) {
   auto& ledger = MemoryLedger::install();
   const FakeDataset dataset(std::vector<std::vector<int32_t>>{{64}});
@@ -234,8 +323,8 @@ TEST(Loader, ChargesBatchesToData) {
   const auto data = static_cast<size_t>(Owner::kData);
   const int64_t before = ledger.snapshot().current_by_owner[data];
   const Batch batch = loader.microbatch(0, 0);
-  // Tokens, labels and positions, and the rows of 63 labels.
-  EXPECT_EQ(ledger.snapshot().current_by_owner[data] - before, (3 * 64 + 63) * 8);
+  // Tokens, labels and positions, and the rows and documents of 63 labels.
+  EXPECT_EQ(ledger.snapshot().current_by_owner[data] - before, (3 * 64 + 2 * 63) * 8);
 }
 
 }  // namespace

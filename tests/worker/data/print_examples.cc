@@ -1,7 +1,9 @@
-// Prints what the engine makes of a file's records, one JSON list [tokens, mask] a line, for
-// compare_formats.py. OPTIONS is a JSON object with fields of TRL's SFTConfig, and `tokenizer`.
+// Prints what the engine makes of a file's records as record_formats.py writes it, for
+// compare_formats.py. OPTIONS is a JSON object with fields of the TRL trainer's config, `trainer`
+// and `tokenizer`.
 //
 //   print_examples DATA OPTIONS
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
@@ -12,9 +14,18 @@
 namespace tessera {
 namespace {
 
+RecordKind kind_of(const std::string& trainer) {
+  if (trainer == "dpo") return RecordKind::kDpo;
+  if (trainer == "kto") return RecordKind::kKto;
+  if (trainer == "reward") return RecordKind::kReward;
+  if (trainer == "gkd") return RecordKind::kGkd;
+  return RecordKind::kSft;
+}
+
 DatasetOptions options_of(const char* path, const nlohmann::json& given) {
   DatasetOptions options;
   options.sources.push_back({.paths = {path}});
+  options.examples.kind = kind_of(given.at("trainer").get<std::string>());
   options.examples.tokenizer = given.at("tokenizer").get<std::string>();
   options.examples.text_field = given.value("dataset_text_field", "text");
   options.examples.eos_token = given.value("eos_token", "");
@@ -25,17 +36,45 @@ DatasetOptions options_of(const char* path, const nlohmann::json& given) {
   options.examples.chat_template_path = given.value("chat_template_path", "");
   const auto& max_length = given.at("max_length");
   options.max_length = max_length.is_null() ? 0 : max_length.get<int64_t>();
+  options.keep_end = given.value("truncation_mode", "") == "keep_end";
+  if (options.examples.kind == RecordKind::kKto && given.value("loss_type", "kto") == "kto") {
+    options.rotation_rows = given.at("per_device_train_batch_size").get<int64_t>();
+  }
   options.reports.note = [](const std::string& line) { std::cerr << line << '\n'; };
   return options;
 }
 
+// A list [tokens, mask, value] a document.
+nlohmann::json documents_of(const Row& row) {
+  nlohmann::json documents = nlohmann::json::array();
+  auto token = row.tokens.begin();
+  for (size_t i = 0; i < row.lengths.size(); ++i) {
+    const auto length = static_cast<size_t>(row.lengths[i]);
+    const auto begin = token - row.tokens.begin();
+    std::vector<uint8_t> mask(length, 1);
+    if (!row.loss_mask.empty()) std::copy_n(row.loss_mask.begin() + begin, length, mask.begin());
+    documents.push_back({std::vector<int32_t>(token, token + row.lengths[i]), mask, nullptr});
+    if (!row.values.empty()) documents.back()[2] = row.values[i];
+    token += row.lengths[i];
+  }
+  return documents;
+}
+
+nlohmann::json rows_of(const Dataset& dataset) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (int64_t i = 0; i < dataset.size(); ++i) rows.push_back(documents_of(dataset.row(i)));
+  return rows;
+}
+
 void print_examples(const DatasetOptions& options) {
   const auto dataset = load_dataset(options);
-  for (int64_t i = 0; i < dataset->size(); ++i) {
-    Row row = dataset->row(i);
-    if (row.loss_mask.empty()) row.loss_mask.assign(row.tokens.size(), 1);
-    std::cout << nlohmann::json{row.tokens, row.loss_mask}.dump() << '\n';
+  nlohmann::json rows = rows_of(*dataset);
+  if (options.examples.kind == RecordKind::kSft) {
+    for (auto& row : rows) row = {row[0][0], row[0][1]};
+  } else if (dataset->mismatched() != nullptr) {
+    rows = {{"rows", rows}, {"mismatched", rows_of(*dataset->mismatched())}};
   }
+  std::cout << rows.dump() << '\n';
 }
 
 }  // namespace

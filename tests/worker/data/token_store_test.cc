@@ -15,6 +15,7 @@ namespace {
 struct Document {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> mask;  // empty: all count
+  std::optional<float> value = {};
 };
 
 std::vector<Document> random_documents(int count, bool masked) {
@@ -33,7 +34,9 @@ std::vector<Document> random_documents(int count, bool masked) {
 
 template <class Writer>
 void write(const std::vector<Document>& documents, Writer& writer) {
-  for (const Document& document : documents) writer.append(document.tokens, document.mask);
+  for (const Document& document : documents) {
+    writer.append(document.tokens, document.mask, document.value);
+  }
   writer.finish();
 }
 
@@ -60,6 +63,10 @@ void expect_holds(const TokenStore& store, const std::vector<Document>& document
     ASSERT_EQ(static_cast<int64_t>(mask.size()), length);
     for (int64_t j = 0; j < length; ++j) EXPECT_EQ(mask[j], count(document, begin + j, 1));
     EXPECT_EQ(store.count(index, begin, length), count(document, begin, length));
+    const int64_t first = store.first_counted(index);
+    EXPECT_EQ(count(document, 0, first), 0);
+    EXPECT_TRUE(first == size || count(document, first, 1) == 1);
+    EXPECT_EQ(store.value(index), document.value.value_or(0));
   }
 }
 
@@ -81,9 +88,30 @@ TEST(TokenStore, HoldsWhatWasWritten) {
   }
 }
 
+TEST(TokenStore, HoldsAValueADocumentAndHowManyARecordHas) {
+  auto documents = random_documents(300, /*masked=*/true);
+  documents[7].value = 0.5F;
+  documents[250].value = -3.0F;
+  const TemporaryFolder folder;
+  TokenStoreWriter writer(folder.path());
+  writer.set_documents_per_record(2);
+  write(documents, writer);
+  std::string problem;
+  const auto store = TokenStore::open(folder.path(), problem);
+  ASSERT_NE(store, nullptr) << problem;
+  EXPECT_TRUE(store->has_values());
+  EXPECT_EQ(store->documents_per_record(), 2);
+  expect_holds(*store, documents);
+  TokenStoreWriter plain;
+  write(random_documents(3, false), plain);
+  EXPECT_FALSE(TokenStore(plain).has_values());
+  EXPECT_EQ(TokenStore(plain).documents_per_record(), 1);
+}
+
 TEST(TokenStore, NoticesEveryDamage) {
-  const auto documents = random_documents(50, /*masked=*/true);
-  for (const char* name : {"header", "tokens", "masks", "offsets"}) {
+  auto documents = random_documents(50, /*masked=*/true);
+  for (Document& document : documents) document.value = 1;
+  for (const char* name : {"header", "tokens", "masks", "offsets", "values"}) {
     for (const bool truncates : {false, true}) {
       const TemporaryFolder folder;
       TokenStoreWriter writer(folder.path());
