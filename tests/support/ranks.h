@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "worker/parallel/collectives.h"
+#include "worker/parallel/world.h"
 
 namespace tessera::testing {
 
@@ -37,28 +38,14 @@ inline Listener listen_on_loopback() {
 
 enum class Backend { kThreads, kSharedMemory, kGloo };
 
-// Runs `body` on every rank, each in a thread of its own, and rethrows the first rank's exception.
-inline void run_ranks(Backend backend, int size, const std::function<void(Collectives&)>& body) {
-  const Listener listener = backend == Backend::kThreads ? Listener{} : listen_on_loopback();
-  std::vector<std::unique_ptr<Collectives>> groups(size);
-  if (backend == Backend::kThreads) groups = make_thread_collectives(size);
+// Runs `body` in a thread for each rank, and rethrows the first rank's exception.
+inline void run_threads(int size, const std::function<void(int rank)>& body) {
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        std::unique_ptr<Collectives> group = std::move(groups[rank]);
-        if (backend != Backend::kThreads) {
-          RendezvousOptions options;
-          options.port = listener.port;
-          options.listen_fd = rank == 0 ? listener.fd : 0;
-          options.rank = rank;
-          options.size = size;
-          options.timeout = std::chrono::minutes(1);
-          group = backend == Backend::kGloo ? make_gloo_collectives(options)
-                                            : make_cpu_collectives(options);
-        }
-        body(*group);
+        body(rank);
       } catch (...) {
         errors[rank] = std::current_exception();
       }
@@ -68,6 +55,45 @@ inline void run_ranks(Backend backend, int size, const std::function<void(Collec
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+inline RendezvousOptions rendezvous_of(const Listener& listener, int rank, int size) {
+  RendezvousOptions options;
+  options.port = listener.port;
+  options.listen_fd = rank == 0 ? listener.fd : 0;
+  options.rank = rank;
+  options.size = size;
+  options.timeout = std::chrono::minutes(1);
+  return options;
+}
+
+// Runs `body` on every rank, each in a thread of its own.
+inline void run_ranks(Backend backend, int size, const std::function<void(Collectives&)>& body) {
+  const Listener listener = backend == Backend::kThreads ? Listener{} : listen_on_loopback();
+  std::vector<std::unique_ptr<Collectives>> groups(size);
+  if (backend == Backend::kThreads) groups = make_thread_collectives(size);
+  run_threads(size, [&](int rank) {
+    std::unique_ptr<Collectives> group = std::move(groups[rank]);
+    if (backend == Backend::kGloo)
+      group = make_gloo_collectives(rendezvous_of(listener, rank, size));
+    if (backend == Backend::kSharedMemory)
+      group = make_cpu_collectives(rendezvous_of(listener, rank, size));
+    body(*group);
+  });
+}
+
+// The same with what makes groups of them.
+inline void run_worlds(Backend backend, int size, const std::function<void(World&)>& body) {
+  const Listener listener = backend == Backend::kThreads ? Listener{} : listen_on_loopback();
+  std::vector<std::unique_ptr<World>> worlds(size);
+  if (backend == Backend::kThreads) worlds = make_thread_worlds(size);
+  run_threads(size, [&](int rank) {
+    std::unique_ptr<World> world = std::move(worlds[rank]);
+    if (backend == Backend::kGloo) world = make_gloo_world(rendezvous_of(listener, rank, size));
+    if (backend == Backend::kSharedMemory)
+      world = make_cpu_world(rendezvous_of(listener, rank, size));
+    body(*world);
+  });
 }
 
 }  // namespace tessera::testing

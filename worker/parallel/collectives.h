@@ -47,6 +47,17 @@ class Collectives {
   // this rank's part of their inputs.
   virtual std::unique_ptr<Work> reduce_scatter_add(at::Tensor output, at::Tensor input) = 0;
 
+  // output and input [size * n], 1-D contiguous, same dtype, apart: this rank's part of rank r's
+  // input at output[r * n, (r + 1) * n).
+  virtual std::unique_ptr<Work> all_to_all(at::Tensor output, at::Tensor input) = 0;
+
+  // Sends `input` to rank + distance and receives `output` from rank - distance (both modulo size:
+  // 1 goes round a ring). 1-D contiguous, same dtype, apart. What ranks send may differ in size,
+  // and be nothing: `output` is as large as what its sender sends. `most` is the same on every
+  // rank: no input has more elements.
+  virtual std::unique_ptr<Work> shift(at::Tensor output, at::Tensor input, int distance,
+                                      int64_t most) = 0;
+
   // In place, blocking. float32, float64 or int64.
   virtual void all_reduce_sum(at::Tensor values) = 0;
 
@@ -86,9 +97,5 @@ struct FakeGroup {
   Backend backend = Backend::kSharedMemory;
 };
 std::unique_ptr<Collectives> make_fake_collectives(const FakeGroup& group);
-
-// Uses CUDA device `device_index`. Throws std::runtime_error in a build without TESSERA_CUDA.
-std::unique_ptr<Collectives> make_nccl_collectives(const RendezvousOptions& options,
-                                                   int device_index);
 
 }  // namespace tessera

@@ -5,6 +5,8 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include <algorithm>
+
 namespace tessera {
 namespace {
 
@@ -61,6 +63,25 @@ void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, int
               " into ", size, " x ", output.numel(), " elements");
 }
 
+void check_all_to_all(const at::Tensor& output, const at::Tensor& input, int size) {
+  check_flat(output, "output");
+  check_flat(input, "input");
+  TORCH_CHECK(output.scalar_type() == input.scalar_type(), "all_to_all from ", input.scalar_type(),
+              " to ", output.scalar_type());
+  TORCH_CHECK(output.numel() == input.numel() && input.numel() % size == 0, "all_to_all of ",
+              input.numel(), " into ", output.numel(), " elements between ", size, " ranks");
+}
+
+void check_shift(const at::Tensor& output, const at::Tensor& input, int distance, int64_t most) {
+  check_flat(output, "output");
+  check_flat(input, "input");
+  TORCH_CHECK(output.scalar_type() == input.scalar_type(), "shift from ", input.scalar_type(),
+              " to ", output.scalar_type());
+  TORCH_CHECK(distance >= 0, "shift by ", distance);
+  TORCH_CHECK(input.numel() <= most && output.numel() <= most, "shift of ", input.numel(), " into ",
+              output.numel(), " elements, of ", most, " at most");
+}
+
 void check_all_reduce(const at::Tensor& values) {
   TORCH_CHECK(values.is_contiguous(), "all_reduce_sum of a tensor that is not contiguous");
   const at::ScalarType dtype = values.scalar_type();
@@ -87,6 +108,12 @@ void add_in_order(at::Tensor output, const std::vector<at::Tensor>& parts) {
   if (dtypes == std::pair(at::kLong, at::kLong))
     return add_tensors<int64_t, int64_t>(output, parts);
   TORCH_CHECK(false, "cannot add ", dtypes.second, " to ", dtypes.first);
+}
+
+int place_in(const std::vector<int>& ranks, int rank) {
+  const auto found = std::ranges::find(ranks, rank);
+  TORCH_CHECK(found != ranks.end(), "rank ", rank, " is not in the group it asks for");
+  return static_cast<int>(found - ranks.begin());
 }
 
 std::unique_ptr<Work> make_finished_work() { return std::make_unique<FinishedWork>(); }

@@ -8,6 +8,7 @@
 #include "worker/kernels/work.h"
 #include "worker/memory/ledger.h"
 #include "worker/parallel/collectives_common.h"
+#include "worker/parallel/world.h"
 
 namespace tessera {
 namespace {
@@ -56,6 +57,21 @@ class FakeCollectives final : public Collectives {
     return nullptr;
   }
 
+  std::unique_ptr<Work> all_to_all(at::Tensor output, at::Tensor input) override {
+    check_all_to_all(output, input, size());
+    count_exchange(input.narrow(0, 0, input.numel() / size()));
+    return make_finished_work();
+  }
+
+  std::unique_ptr<Work> shift(at::Tensor output, at::Tensor input, int distance,
+                              int64_t most) override {
+    check_shift(output, input, distance, most);
+    const auto bytes = static_cast<int64_t>(output.nbytes());
+    if (distance % size() != 0) count_link_bytes(bytes);
+    count_kernel(/*flops=*/0, 2 * bytes);
+    return make_finished_work();
+  }
+
   void all_reduce_sum(at::Tensor values) override {
     check_all_reduce(values);
     count_exchange(values);
@@ -80,7 +96,31 @@ class FakeCollectives final : public Collectives {
   const FakeGroup group_;
 };
 
+class FakeRankWorld final : public World {
+ public:
+  explicit FakeRankWorld(const FakeWorld& world) : world_(world) {}
+
+  int rank() const override { return world_.rank; }
+  int size() const override { return world_.size; }
+  std::unique_ptr<Collectives> make_group(const std::string&,
+                                          const std::vector<int>& ranks) override {
+    using Backend = FakeGroup::Backend;
+    const auto machine = [&](int rank) { return rank / std::max(1, world_.ranks_per_machine); };
+    const bool one_machine = machine(ranks.front()) == machine(ranks.back());
+    const Backend of_cpu = one_machine ? Backend::kSharedMemory : Backend::kGloo;
+    return make_fake_collectives({place_in(ranks, world_.rank), static_cast<int>(ranks.size()),
+                                  world_.cuda ? Backend::kNccl : of_cpu});
+  }
+
+ private:
+  const FakeWorld world_;
+};
+
 }  // namespace
+
+std::unique_ptr<World> make_fake_world(const FakeWorld& world) {
+  return std::make_unique<FakeRankWorld>(world);
+}
 
 std::unique_ptr<Collectives> make_fake_collectives(const FakeGroup& group) {
   if (group.size == 1) return make_single_collectives();

@@ -1,17 +1,11 @@
 #include "worker/parallel/flat_layout.h"
 
+#include <ATen/ceil_div.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
 namespace tessera {
-namespace {
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-}  // namespace
 
 std::vector<FlatLayout::Slice> FlatLayout::slices_of_rank(int rank) const {
   const int64_t shard_begin = rank * shard_numel;
@@ -39,11 +33,11 @@ FlatLayout make_flat_layout(
       TORCH_CHECK(extent >= 0 && !__builtin_mul_overflow(numel, extent, &numel), parameter,
                   ": bad shape");
     }
-    const int64_t offset = round_up(layout.used_numel, FlatLayout::kAlignment);
+    const int64_t offset = at::round_up(layout.used_numel, FlatLayout::kAlignment);
     layout.entries.push_back({parameter, shape, offset, numel});
     layout.used_numel = offset + numel;
   }
-  layout.numel = round_up(layout.used_numel, world_size * FlatLayout::kAlignment);
+  layout.numel = at::round_up(layout.used_numel, world_size * FlatLayout::kAlignment);
   layout.shard_numel = layout.numel / world_size;
   return layout;
 }

@@ -14,6 +14,7 @@
 #include "worker/memory/ledger.h"
 #include "worker/parallel/collectives_common.h"
 #include "worker/parallel/rendezvous.h"
+#include "worker/parallel/store_world.h"
 
 namespace tessera {
 namespace {
@@ -64,9 +65,9 @@ class Exchange {
   std::vector<PendingWork> pending_;
 };
 
-class AllGatherWork final : public Work {
+class ExchangeWork final : public Work {
  public:
-  explicit AllGatherWork(Exchange exchange) : exchange_(std::move(exchange)) {}
+  explicit ExchangeWork(Exchange exchange) : exchange_(std::move(exchange)) {}
   void wait() override { exchange_.wait(); }
 
  private:
@@ -110,7 +111,7 @@ class GlooCollectives final : public Collectives {
     at::Tensor own = output.narrow(0, rank_ * numel, numel);
     c10::NoGradGuard no_grad;
     if (own.data_ptr() != input.data_ptr()) own.copy_(input);
-    return std::make_unique<AllGatherWork>(std::move(exchange));
+    return std::make_unique<ExchangeWork>(std::move(exchange));
   }
 
   std::unique_ptr<Work> reduce_scatter_add(at::Tensor output, at::Tensor input) override {
@@ -129,6 +130,35 @@ class GlooCollectives final : public Collectives {
     }
     return std::make_unique<ReduceScatterWork>(std::move(exchange), std::move(output),
                                                std::move(parts));
+  }
+
+  std::unique_ptr<Work> all_to_all(at::Tensor output, at::Tensor input) override {
+    check_all_to_all(output, input, size_);
+    const int64_t numel = input.numel() / size_;
+    Exchange exchange = begin("all_to_all");
+    for (int step = 1; step < size_; ++step) {
+      const ShiftPeers peers(rank_, size_, step);
+      exchange.receive(output.narrow(0, peers.from * numel, numel), peers.from);
+      exchange.send(input.narrow(0, peers.to * numel, numel), peers.to);
+    }
+    const c10::NoGradGuard no_grad;
+    output.narrow(0, rank_ * numel, numel).copy_(input.narrow(0, rank_ * numel, numel));
+    return std::make_unique<ExchangeWork>(std::move(exchange));
+  }
+
+  std::unique_ptr<Work> shift(at::Tensor output, at::Tensor input, int distance,
+                              int64_t most) override {
+    check_shift(output, input, distance, most);
+    Exchange exchange = begin("shift");
+    const ShiftPeers peers(rank_, size_, distance);
+    if (peers.to == rank_) {
+      const c10::NoGradGuard no_grad;
+      output.copy_(input);
+    } else {
+      exchange.receive(output, peers.from);
+      exchange.send(input, peers.to);
+    }
+    return std::make_unique<ExchangeWork>(std::move(exchange));
   }
 
   void all_reduce_sum(at::Tensor values) override {
@@ -177,11 +207,15 @@ std::unique_ptr<Collectives> make_gloo_collectives(const c10::intrusive_ptr<c10d
 
 std::unique_ptr<Collectives> make_gloo_collectives(const RendezvousOptions& options) {
   if (options.size == 1) return make_single_collectives();
-  try {
-    return make_gloo_collectives(make_store(options), options);
-  } catch (const std::exception& error) {
-    throw NetworkError(describe_rendezvous_failure(options, error));
-  }
+  return or_rendezvous_failure(options,
+                               [&] { return make_gloo_collectives(make_store(options), options); });
+}
+
+std::unique_ptr<World> make_gloo_world(const RendezvousOptions& options) {
+  return make_store_world(
+      options, [](const c10::intrusive_ptr<c10d::Store>& store, const RendezvousOptions& group) {
+        return make_gloo_collectives(store, group);
+      });
 }
 
 }  // namespace tessera

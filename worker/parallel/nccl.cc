@@ -12,6 +12,7 @@
 
 #include "worker/parallel/collectives_common.h"
 #include "worker/parallel/rendezvous.h"
+#include "worker/parallel/store_world.h"
 
 namespace tessera {
 namespace {
@@ -27,14 +28,16 @@ auto or_network_error(const char* operation, const Call& call) {
   }
 }
 
-class AllGatherWork final : public Work {
+class NcclWork final : public Work {
  public:
-  explicit AllGatherWork(PendingWork pending) : pending_(std::move(pending)) {}
+  NcclWork(const char* operation, PendingWork pending)
+      : operation_(operation), pending_(std::move(pending)) {}
   void wait() override {
-    or_network_error("all_gather", [&] { return pending_->wait(); });
+    or_network_error(operation_, [&] { return pending_->wait(); });
   }
 
  private:
+  const char* operation_;
   PendingWork pending_;
 };
 
@@ -73,8 +76,7 @@ class NcclCollectives final : public Collectives {
 
   std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) override {
     check_all_gather(output, input, size());
-    return std::make_unique<AllGatherWork>(
-        or_network_error("all_gather", [&] { return group_->_allgather_base(output, input); }));
+    return start("all_gather", [&] { return group_->_allgather_base(output, input); });
   }
 
   std::unique_ptr<Work> reduce_scatter_add(at::Tensor output, at::Tensor input) override {
@@ -93,6 +95,23 @@ class NcclCollectives final : public Collectives {
     return std::make_unique<ReduceScatterWork>(std::move(pending), output, gathered.chunk(size()));
   }
 
+  std::unique_ptr<Work> all_to_all(at::Tensor output, at::Tensor input) override {
+    check_all_to_all(output, input, size());
+    std::vector<int64_t> even;
+    return start("all_to_all", [&] { return group_->alltoall_base(output, input, even, even); });
+  }
+
+  // One send and one receive: LibTorch leaves out what is empty.
+  std::unique_ptr<Work> shift(at::Tensor output, at::Tensor input, int distance,
+                              int64_t most) override {
+    check_shift(output, input, distance, most);
+    const ShiftPeers peers(rank(), size(), distance);
+    std::vector<int64_t> received(size()), sent(size());
+    received[peers.from] = output.numel();
+    sent[peers.to] = input.numel();
+    return start("shift", [&] { return group_->alltoall_base(output, input, received, sent); });
+  }
+
   void all_reduce_sum(at::Tensor values) override {
     check_all_reduce(values);
     c10::NoGradGuard no_grad;
@@ -105,29 +124,32 @@ class NcclCollectives final : public Collectives {
   void barrier() override { all_reduce_sum(at::zeros({1}, at::kLong)); }
 
  private:
+  template <typename Call>
+  static std::unique_ptr<Work> start(const char* operation, const Call& call) {
+    return std::make_unique<NcclWork>(operation, or_network_error(operation, call));
+  }
+
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
   const at::Device device_;
 };
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_nccl_collectives(const RendezvousOptions& options,
-                                                   int device_index) {
-  if (options.size == 1) return make_single_collectives();
+std::unique_ptr<World> make_nccl_world(const RendezvousOptions& options, int device_index) {
+  if (options.size == 1) return make_single_world();
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
   c10::cuda::set_device(device.index());
-  try {
+  return make_store_world(options, [device](const c10::intrusive_ptr<c10d::Store>& store,
+                                            const RendezvousOptions& group) {
     auto nccl = c10d::ProcessGroupNCCL::Options::create();
-    nccl->timeout = options.timeout;
-    auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(make_store(options), options.rank,
-                                                             options.size, nccl);
-    group->setBoundDeviceId(device);
-    auto ranks = std::make_unique<NcclCollectives>(std::move(group), device);
+    nccl->timeout = group.timeout;
+    auto process_group =
+        c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.rank, group.size, nccl);
+    process_group->setBoundDeviceId(device);
+    auto ranks = std::make_unique<NcclCollectives>(std::move(process_group), device);
     ranks->barrier();  // connects
     return ranks;
-  } catch (const std::exception& error) {
-    throw NetworkError(describe_rendezvous_failure(options, error));
-  }
+  });
 }
 
 }  // namespace tessera

@@ -1,10 +1,11 @@
 // Linked in place of nccl.cc in a build without TESSERA_CUDA.
-#include "worker/parallel/collectives.h"
+#include "worker/no_cuda.h"
+#include "worker/parallel/world.h"
 
 namespace tessera {
 
-std::unique_ptr<Collectives> make_nccl_collectives(const RendezvousOptions&, int) {
-  throw std::runtime_error("this build has no CUDA backend; configure with -DTESSERA_CUDA=ON");
+std::unique_ptr<World> make_nccl_world(const RendezvousOptions&, int) {
+  throw std::runtime_error(kNoCuda);
 }
 
 }  // namespace tessera

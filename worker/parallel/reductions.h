@@ -17,7 +17,14 @@ class ShardedUnit;
 // whole. Not thread safe.
 class ReductionQueue {
  public:
+  ReductionQueue() = default;
+  ~ReductionQueue();
+  ReductionQueue(const ReductionQueue&) = delete;
+  ReductionQueue& operator=(const ReductionQueue&) = delete;
+
   // Waits for the one before. `keep` stays alive until the work is done; then `done` is called.
+  // Throws NetworkError when the one before does: this one is then waited for all the same, when
+  // the queue goes.
   void push(std::unique_ptr<Work> work, at::Tensor keep, std::function<void()> done);
   void finish();
 
@@ -34,9 +41,14 @@ class ReductionQueue {
   }
 
  private:
-  std::unique_ptr<Work> work_;
-  at::Tensor kept_;
-  std::function<void()> done_;
+  struct Reduction {
+    at::Tensor kept;
+    std::function<void()> done;
+    std::unique_ptr<Work> work;  // goes before what it works on
+  };
+  static void finish(Reduction reduction);
+
+  Reduction under_way_;
   bool last_of_step_ = true;
   OnGradient on_gradient_;
 };

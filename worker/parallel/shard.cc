@@ -8,7 +8,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "worker/kernels/stand_in.h"
-#include "worker/kernels/work.h"
 #include "worker/memory/host_memory.h"
 #include "worker/memory/ledger.h"
 
@@ -98,7 +97,7 @@ ShardedUnit::~ShardedUnit() {
 
 void ShardedUnit::make_storage() {
   const auto dtype = at::TensorOptions(options_.device).dtype(options_.dtype);
-  const OwnerScope scope(Owner::kParameters);
+  const OwnerScope scope(options_.owner);
   if (comes_and_goes()) {
     const OwnerScope gathered(Owner::kCommunication);
     flat_ = at::empty({layout_.numel}, dtype);
@@ -147,13 +146,14 @@ void ShardedUnit::on_side(const std::function<void()>& work) {
 
 // A copy between devices that changes the type would wait for the CPU, which makes it.
 void ShardedUnit::copy_shard(const at::Tensor& to) {
-  if (options_.offload) count_host_bytes(static_cast<int64_t>(shard_.nbytes()));
-  const bool crosses = options_.offload && !on_cpu(to);
-  if (crosses && stored_dtype() != options_.dtype) {
-    at::Tensor staged = at::empty(shard_.sizes(), to.options().dtype(stored_dtype()));
-    to.copy_(staged.copy_(shard_, /*non_blocking=*/true));
+  if (!options_.offload) {
+    to.copy_(shard_);
+  } else if (on_cpu(to) || stored_dtype() == options_.dtype) {
+    copy_across(to, shard_);
   } else {
-    to.copy_(shard_, /*non_blocking=*/crosses);
+    const at::Tensor staged = at::empty(shard_.sizes(), to.options().dtype(stored_dtype()));
+    copy_across(staged, shard_);
+    to.copy_(staged);
   }
 }
 
@@ -192,7 +192,10 @@ void ShardedUnit::shard_changed() {
   full_ = false;
 }
 
-void ShardedUnit::clear_gradient() { gradient_.reset(); }
+void ShardedUnit::clear_gradient() {
+  gradient_.reset();
+  is_of_replicas_ = false;
+}
 
 void ShardedUnit::make_gradient() {
   if (gradient_.defined()) return;
@@ -254,6 +257,7 @@ void ShardedUnit::zero_what_did_not_arrive() {
 
 void ShardedUnit::reduce_gradients() {
   const NoGrad no_grad(false);
+  is_told_ = false;
   // The gathered weights go first, so that the buffers of the reduction can take their place.
   release();
   if (is_single()) {
@@ -273,7 +277,6 @@ void ShardedUnit::reduce_whole_gradients() {
   make_gradient();
   std::unique_ptr<Work> work = group_.reduce_scatter_add(gradient_, flat_gradient_);
   reductions_.push(std::move(work), std::move(flat_gradient_), [this] { finish_step(); });
-  flat_gradient_.reset();
 }
 
 void ShardedUnit::finish_backward() {
@@ -285,7 +288,14 @@ void ShardedUnit::finish_backward() {
 }
 
 void ShardedUnit::finish_step() {
-  if (reductions_.last_of_step() && gradient_.defined()) reductions_.gradient_is_there(*this);
+  if (is_told_ || !reductions_.last_of_step() || !gradient_.defined()) return;
+  is_told_ = true;
+  if (options_.replicas != nullptr && !is_of_replicas_) {
+    const NoGrad no_grad(false);
+    options_.replicas->all_reduce_sum(gradient_);
+    is_of_replicas_ = true;
+  }
+  reductions_.gradient_is_there(*this);
 }
 
 }  // namespace tessera

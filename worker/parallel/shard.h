@@ -42,11 +42,15 @@ class ShardedUnit {
     // Master weights in float32, gradients, an optimizer's states. Else the unit is frozen: stored
     // as it is gathered, in any dtype, and nothing of it is trained or part of a checkpoint.
     bool trainable = true;
-    BlockId block = 0;  // that its memory is charged to
+    BlockId block = 0;                 // that its memory is charged to
+    Owner owner = Owner::kParameters;  // that its weights are
     Sharding sharding = Sharding::kZero3;
     // The shard lies in host memory. Copied on the side, if such a stream is given.
     bool offload = false;
     SideStream* side = nullptr;
+    // The ranks that have the same shard: the step's gradient is summed over them, too, as soon as
+    // it is that of this rank's group. Null: there are none.
+    Collectives* replicas = nullptr;
   };
   // Gives each parameter its leaf. The references must outlive the unit; the parameters' leaves
   // must not be used after it. Requires parameters that are all trainable, or all not, as `options`
@@ -75,8 +79,8 @@ class ShardedUnit {
   // What was gathered is no longer what the shards hold.
   void shard_changed();
   // float32 [layout().shard_numel], on the device: gradients summed over ranks and over backwards
-  // since clear_gradient(). Undefined before the first backward (ZeRO-1: the last one of the step),
-  // and of a frozen unit.
+  // since clear_gradient(); over replicas since the last backward of the step. Undefined before the
+  // first backward (ZeRO-1: the last one of the step), and of a frozen unit.
   at::Tensor gradient() const { return gradient_; }
   void clear_gradient();
 
@@ -140,9 +144,11 @@ class ShardedUnit {
   at::Tensor flat_gradient_;
   std::unique_ptr<Work> gathering_;
   bool full_ = false;
+  bool is_told_ = false;  // that the gradient of this step is there
   std::vector<bool> arrived_;
   std::vector<bool> written_;  // by a sink, to which more may be added
   size_t num_arrived_ = 0;
+  bool is_of_replicas_ = false;  // gradient_ is summed over them
 };
 
 }  // namespace tessera

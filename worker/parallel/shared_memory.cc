@@ -17,6 +17,7 @@
 #include "worker/parallel/collectives_common.h"
 #include "worker/parallel/rendezvous.h"
 #include "worker/parallel/shared_ring.h"
+#include "worker/parallel/store_world.h"
 
 namespace tessera {
 namespace {
@@ -125,43 +126,100 @@ class AllGather final : public Operation {
   const int64_t element_bytes_;
 };
 
-// A slot holds the writer's parts of the chunk for each other rank, in rank order.
-class ReduceScatter final : public Operation {
- public:
-  ReduceScatter(SharedRings& rings, int rank, int size, at::Tensor output, at::Tensor input)
+// An operation that has a part of the input for each rank. A slot holds the writer's parts of the
+// chunk for each other rank, in rank order.
+class ByPart : public Operation {
+ protected:
+  ByPart(SharedRings& rings, int rank, int size, at::Tensor output, at::Tensor input)
       : Operation(rings, rank, size),
         output_(std::move(output)),
         input_(std::move(input)),
         element_bytes_(static_cast<int64_t>(input_.element_size())) {}
 
- private:
+  int64_t part_numel() const { return input_.numel() / size_; }
+
   void fill(const Chunk& chunk, std::byte* slot) override {
     const auto* from = static_cast<const std::byte*>(input_.const_data_ptr());
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_) continue;
-      const int64_t begin = (rank * output_.numel() + chunk.begin) * element_bytes_;
+      const int64_t begin = (rank * part_numel() + chunk.begin) * element_bytes_;
       std::memcpy(slot, from + begin, chunk.numel * element_bytes_);
       slot += chunk.numel * element_bytes_;
     }
   }
 
-  void read(const Chunk& chunk) override {
-    std::vector<at::Tensor> parts;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) {
-        parts.push_back(input_.narrow(0, rank * output_.numel() + chunk.begin, chunk.numel));
-        continue;
-      }
-      const int64_t place = rank_ < rank ? rank_ : rank_ - 1;
-      std::byte* from = rings_.slot(rank, chunk.number) + place * chunk.numel * element_bytes_;
-      parts.push_back(at::from_blob(from, {chunk.numel}, input_.options()));
-    }
-    add_in_order(output_.narrow(0, chunk.begin, chunk.numel), parts);
+  // What that rank has for this one.
+  at::Tensor part_from(int rank, const Chunk& chunk) const {
+    if (rank == rank_) return input_.narrow(0, rank * part_numel() + chunk.begin, chunk.numel);
+    const int64_t place = rank_ < rank ? rank_ : rank_ - 1;
+    std::byte* from = rings_.slot(rank, chunk.number) + place * chunk.numel * element_bytes_;
+    return at::from_blob(from, {chunk.numel}, input_.options());
   }
 
   at::Tensor output_;
   at::Tensor input_;
   const int64_t element_bytes_;
+};
+
+class ReduceScatter final : public ByPart {
+ public:
+  ReduceScatter(SharedRings& rings, int rank, int size, at::Tensor output, at::Tensor input)
+      : ByPart(rings, rank, size, std::move(output), std::move(input)) {}
+
+ private:
+  void read(const Chunk& chunk) override {
+    std::vector<at::Tensor> parts;
+    for (int rank = 0; rank < size_; ++rank) parts.push_back(part_from(rank, chunk));
+    add_in_order(output_.narrow(0, chunk.begin, chunk.numel), parts);
+  }
+};
+
+class AllToAll final : public ByPart {
+ public:
+  AllToAll(SharedRings& rings, int rank, int size, at::Tensor output, at::Tensor input)
+      : ByPart(rings, rank, size, std::move(output), std::move(input)) {}
+
+ private:
+  void read(const Chunk& chunk) override {
+    for (int rank = 0; rank < size_; ++rank) {
+      output_.narrow(0, rank * part_numel() + chunk.begin, chunk.numel)
+          .copy_(part_from(rank, chunk));
+    }
+  }
+};
+
+// Chunks are planned for the largest input; of a smaller one the last are short or empty.
+class Shift final : public Operation {
+ public:
+  Shift(SharedRings& rings, int rank, int size, at::Tensor output, at::Tensor input, int distance)
+      : Operation(rings, rank, size),
+        from_(ShiftPeers(rank, size, distance).from),
+        output_(std::move(output)),
+        input_(std::move(input)) {}
+
+ private:
+  void fill(const Chunk& chunk, std::byte* slot) override {
+    const auto* from = static_cast<const std::byte*>(input_.const_data_ptr());
+    if (const int64_t bytes = bytes_of(chunk, input_); bytes > 0)
+      std::memcpy(slot, from + begin_of(chunk), bytes);
+  }
+
+  void read(const Chunk& chunk) override {
+    auto* to = static_cast<std::byte*>(output_.data_ptr());
+    if (const int64_t bytes = bytes_of(chunk, output_); bytes > 0)
+      std::memcpy(to + begin_of(chunk), rings_.slot(from_, chunk.number), bytes);
+  }
+
+  int64_t begin_of(const Chunk& chunk) const {
+    return chunk.begin * static_cast<int64_t>(input_.element_size());
+  }
+  static int64_t bytes_of(const Chunk& chunk, const at::Tensor& x) {
+    return std::min(chunk.numel, x.numel() - chunk.begin) * static_cast<int64_t>(x.element_size());
+  }
+
+  const int from_;
+  at::Tensor output_;
+  at::Tensor input_;
 };
 
 // Started and not completed, in order.
@@ -224,6 +282,22 @@ class SharedMemoryCollectives final : public Collectives {
     const auto bytes = static_cast<int64_t>(input.element_size());
     auto operation = std::make_shared<ReduceScatter>(*rings_, rank_, size_, output, input);
     return start(std::move(operation), numel, size_ - 1, bytes);
+  }
+
+  std::unique_ptr<Work> all_to_all(at::Tensor output, at::Tensor input) override {
+    check_all_to_all(output, input, size_);
+    const int64_t numel = input.numel() / size_;
+    const auto bytes = static_cast<int64_t>(input.element_size());
+    auto operation = std::make_shared<AllToAll>(*rings_, rank_, size_, output, input);
+    return start(std::move(operation), numel, size_ - 1, bytes);
+  }
+
+  std::unique_ptr<Work> shift(at::Tensor output, at::Tensor input, int distance,
+                              int64_t most) override {
+    check_shift(output, input, distance, most);
+    const auto bytes = static_cast<int64_t>(input.element_size());
+    auto operation = std::make_shared<Shift>(*rings_, rank_, size_, output, input, distance);
+    return start(std::move(operation), most, 1, bytes);
   }
 
   void all_reduce_sum(at::Tensor values) override {
@@ -294,21 +368,27 @@ std::unique_ptr<SharedRings> open_rings(c10d::Store& store, const RendezvousOpti
 
 }  // namespace
 
+std::unique_ptr<Collectives> make_cpu_collectives(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  const RendezvousOptions& options) {
+  std::unique_ptr<SharedRings> rings = open_rings(*store, options);
+  if (!rings) return make_gloo_collectives(store, options);
+  auto group =
+      std::make_unique<SharedMemoryCollectives>(std::move(rings), options.rank, options.size);
+  group->barrier();  // rank 0 serves the store until all have read it
+  return group;
+}
+
 std::unique_ptr<Collectives> make_cpu_collectives(const RendezvousOptions& options) {
   if (options.size == 1) return make_single_collectives();
-  try {
-    const auto store = make_store(options);
-    std::unique_ptr<SharedRings> rings = open_rings(*store, options);
-    if (!rings) return make_gloo_collectives(store, options);
-    auto group =
-        std::make_unique<SharedMemoryCollectives>(std::move(rings), options.rank, options.size);
-    group->barrier();  // rank 0 serves the store until all have read it
-    return group;
-  } catch (const NetworkError&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw NetworkError(describe_rendezvous_failure(options, error));
-  }
+  return or_rendezvous_failure(options,
+                               [&] { return make_cpu_collectives(make_store(options), options); });
+}
+
+std::unique_ptr<World> make_cpu_world(const RendezvousOptions& options) {
+  return make_store_world(
+      options, [](const c10::intrusive_ptr<c10d::Store>& store, const RendezvousOptions& group) {
+        return make_cpu_collectives(store, group);
+      });
 }
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "worker/parallel/collectives_common.h"
+#include "worker/parallel/world.h"
 
 namespace tessera {
 namespace {
@@ -136,6 +137,29 @@ void run_reduce_scatter_add(Operation& operation) {
   }
 }
 
+void run_all_to_all(Operation& operation) {
+  const auto size = static_cast<int64_t>(operation.inputs.size());
+  const int64_t numel = operation.inputs[0].numel() / size;
+  for (int64_t to = 0; to < size; ++to) {
+    for (int64_t from = 0; from < size; ++from) {
+      operation.outputs[to]
+          .narrow(0, from * numel, numel)
+          .copy_(operation.inputs[from].narrow(0, to * numel, numel));
+    }
+  }
+}
+
+void run_shift(Operation& operation, int distance) {
+  const int size = static_cast<int>(operation.inputs.size());
+  for (int rank = 0; rank < size; ++rank) {
+    const int from = ShiftPeers(rank, size, distance).from;
+    TORCH_CHECK(operation.outputs[rank].numel() == operation.inputs[from].numel(), "rank ", from,
+                " sends ", operation.inputs[from].numel(), " elements, rank ", rank, " awaits ",
+                operation.outputs[rank].numel());
+    operation.outputs[rank].copy_(operation.inputs[from]);
+  }
+}
+
 void run_all_reduce(Operation& operation) {
   at::Tensor sum = operation.outputs[0].clone();
   add_in_order(sum, {operation.outputs.begin() + 1, operation.outputs.end()});
@@ -161,6 +185,18 @@ class ThreadCollectives final : public Collectives {
     return start("reduce_scatter_add", std::move(output), std::move(input), run_reduce_scatter_add);
   }
 
+  std::unique_ptr<Work> all_to_all(at::Tensor output, at::Tensor input) override {
+    check_all_to_all(output, input, size());
+    return start("all_to_all", std::move(output), std::move(input), run_all_to_all);
+  }
+
+  std::unique_ptr<Work> shift(at::Tensor output, at::Tensor input, int distance,
+                              int64_t most) override {
+    check_shift(output, input, distance, most);
+    return start("shift by " + std::to_string(distance), std::move(output), std::move(input),
+                 [=](Operation& operation) { run_shift(operation, distance); });
+  }
+
   void all_reduce_sum(at::Tensor values) override {
     check_all_reduce(values);
     start("all_reduce_sum", std::move(values), {}, run_all_reduce)->wait();
@@ -182,6 +218,43 @@ class ThreadCollectives final : public Collectives {
   int64_t next_ = 0;
 };
 
+// The groups of all threads' worlds.
+class GroupsByName {
+ public:
+  explicit GroupsByName(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+  std::shared_ptr<Group> get(const std::string& name, int size) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Group>& group = groups_[name];
+    if (!group) group = std::make_shared<Group>(size, timeout_);
+    return group;
+  }
+
+ private:
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Group>> groups_;  // guarded by mutex_
+};
+
+class ThreadWorld final : public World {
+ public:
+  ThreadWorld(std::shared_ptr<GroupsByName> groups, int rank, int size)
+      : groups_(std::move(groups)), rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<Collectives> make_group(const std::string& name,
+                                          const std::vector<int>& ranks) override {
+    if (ranks.size() == 1) return make_single_collectives();
+    return std::make_unique<ThreadCollectives>(groups_->get(name, static_cast<int>(ranks.size())),
+                                               place_in(ranks, rank_));
+  }
+
+ private:
+  const std::shared_ptr<GroupsByName> groups_;
+  const int rank_;
+  const int size_;
+};
+
 }  // namespace
 
 std::vector<std::unique_ptr<Collectives>> make_thread_collectives(
@@ -192,6 +265,15 @@ std::vector<std::unique_ptr<Collectives>> make_thread_collectives(
   for (int rank = 0; rank < size; ++rank)
     ranks.push_back(std::make_unique<ThreadCollectives>(group, rank));
   return ranks;
+}
+
+std::vector<std::unique_ptr<World>> make_thread_worlds(int size,
+                                                       std::chrono::milliseconds timeout) {
+  auto groups = std::make_shared<GroupsByName>(timeout);
+  std::vector<std::unique_ptr<World>> worlds;
+  for (int rank = 0; rank < size; ++rank)
+    worlds.push_back(std::make_unique<ThreadWorld>(groups, rank, size));
+  return worlds;
 }
 
 }  // namespace tessera

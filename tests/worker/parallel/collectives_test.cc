@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -121,6 +122,60 @@ TEST_P(CollectivesTest, OperationsOverlapAndMayBeWaitedForInAnyOrder) {
   });
 }
 
+TEST_P(CollectivesTest, AllToAllTransposesParts) {
+  run([](Collectives& group) {
+    const int size = group.size();
+    for (const int64_t numel : {0, 3, 400'001}) {
+      at::Tensor input = at::empty({size * numel}), output = at::zeros({size * numel});
+      for (int to = 0; to < size; ++to)
+        input.narrow(0, to * numel, numel).fill_(100 * group.rank() + to);
+      group.all_to_all(output, input)->wait();
+      for (int from = 0; from < size; ++from) {
+        EXPECT_TRUE(at::equal(output.narrow(0, from * numel, numel),
+                              at::full({numel}, 100.0 * from + group.rank())));
+      }
+    }
+  });
+}
+
+TEST_P(CollectivesTest, ShiftGoesRoundByAnyDistance) {
+  run([](Collectives& group) {
+    const int size = group.size();
+    for (int distance = 0; distance <= size + 1; ++distance) {
+      const int from = (group.rank() + 2 * size - distance) % size;
+      at::Tensor output = at::zeros({1000}, at::kBFloat16);
+      group.shift(output, at::full({1000}, group.rank() + 1, at::kBFloat16), distance, 1000)
+          ->wait();
+      EXPECT_TRUE(at::equal(output, at::full({1000}, from + 1, at::kBFloat16)));
+    }
+  });
+}
+
+// Rank r sends r times so much: rank 0 nothing, the last more than a shared ring holds.
+TEST_P(CollectivesTest, ShiftsMayDifferInSizeAndOverlap) {
+  run([](Collectives& group) {
+    constexpr int64_t kUnit = 900'000;
+    const int size = group.size(), rank = group.rank();
+    const int64_t most = (size - 1) * kUnit;
+    std::vector<at::Tensor> outputs, inputs;
+    std::vector<std::unique_ptr<Work>> works;
+    for (int distance = 1; distance < size; ++distance) {
+      inputs.push_back(at::full({rank * kUnit}, 10.0 * distance + rank));
+      outputs.push_back(at::zeros({(rank + size - distance) % size * kUnit}));
+      works.push_back(group.shift(outputs.back(), inputs.back(), distance, most));
+    }
+    at::Tensor sum = at::full({1}, 1.0);
+    group.all_reduce_sum(sum);
+    EXPECT_EQ(sum.item<float>(), size);
+    for (int distance = size - 1; distance >= 1; --distance) {
+      works[distance - 1]->wait();
+      const at::Tensor& output = outputs[distance - 1];
+      EXPECT_TRUE(at::equal(
+          output, at::full_like(output, 10.0 * distance + (rank + size - distance) % size)));
+    }
+  });
+}
+
 // More than a shared ring holds at a time, several times over.
 TEST_P(CollectivesTest, LargeOperationsOverlap) {
   run([](Collectives& group) {
@@ -189,6 +244,9 @@ TEST_P(CollectivesTest, WrongArgumentsAreRefused) {
     EXPECT_THROW(group.reduce_scatter_add(at::zeros({8}, at::kHalf), at::zeros({8 * group.size()})),
                  c10::Error);
     EXPECT_THROW(group.all_reduce_sum(at::zeros({1}, at::kInt)), c10::Error);
+    EXPECT_THROW(group.all_to_all(at::zeros({8 * group.size() + 1}), good), c10::Error);
+    EXPECT_THROW(group.shift(at::zeros({8}, at::kHalf), good, 1, 8), c10::Error);
+    EXPECT_THROW(group.shift(at::zeros({8}), good, 1, 7), c10::Error);
     group.barrier();
   });
 }
