@@ -1,6 +1,7 @@
 #include "worker/kernels/adamw_ops.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ceil_div.h>
 
 #include <algorithm>
 
@@ -15,9 +16,9 @@ constexpr int64_t kGrainValues = 1 << 15;
 // All but the gradients are read and written.
 void count_update(const at::Tensor& weights, const AdamWMeans& means, const AdamWMeans& scales,
                   const at::Tensor& gradients) {
-  count_kernel(0,
-               {weights, weights, means.exp_avg, means.exp_avg, means.exp_avg_sq, means.exp_avg_sq,
-                scales.exp_avg, scales.exp_avg, scales.exp_avg_sq, scales.exp_avg_sq, gradients});
+  count_cpu_kernel({weights, weights, means.exp_avg, means.exp_avg, means.exp_avg_sq,
+                    means.exp_avg_sq, scales.exp_avg, scales.exp_avg, scales.exp_avg_sq,
+                    scales.exp_avg_sq, gradients});
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ void adamw_int8_(const at::Tensor& weights, const AdamWCodes& means, const at::T
     return QuantizedRun{&map, codes.data_ptr<uint8_t>() + block * kAdamWBlock,
                         scales.data_ptr<float>() + block};
   };
-  const int64_t numel = weights.numel(), blocks = (numel + kAdamWBlock - 1) / kAdamWBlock;
+  const int64_t numel = weights.numel(), blocks = at::ceil_div(numel, kAdamWBlock);
   auto* const weight = weights.data_ptr<float>();
   const auto* const gradient = gradients.const_data_ptr<float>();
   at::parallel_for(0, blocks, kGrainValues / kAdamWBlock, [&](int64_t first, int64_t last) {

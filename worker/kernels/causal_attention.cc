@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "worker/kernels/cpu_kernels.h"
 #include "worker/kernels/stand_in.h"
@@ -66,10 +67,28 @@ void add_transposed_product(const Matrix& out, const Matrix& a, const Matrix& b,
   multiply('N', 'T', out, a, b, a.rows, scale, 1.0f);
 }
 
-// One document for one key/value head and the query heads that read it.
+// A span for one key/value head and the query heads that read it.
 struct Task {
-  int64_t document_begin, length, kv_head;
+  AttentionSpan span;
+  int64_t kv_head;
+  int64_t lse_begin, lse_head;  // of its first query in head 0, and from head to head
 };
+
+// Queries [query, query + rows) of a span, and the keys [key, key + columns) that they see.
+struct Block {
+  const AttentionSpan& span;
+  int64_t query, rows, key, columns, window;
+
+  // The columns that row r sees.
+  int64_t first(int64_t r) const {
+    return std::max<int64_t>(0, span.first_seen(query + r, window) - key);
+  }
+  int64_t last(int64_t r) const { return span.last_seen(query + r) - key; }
+};
+
+// How the log-sum-exp of a span's queries lie: by span a contiguous [N, num_queries], or all of
+// them as [N, T].
+enum class LseLayout { kBySpan, kByHead };
 
 struct Problem {
   int64_t num_heads, num_kv_heads, head_dim, window;
@@ -77,19 +96,21 @@ struct Problem {
   std::vector<Task> tasks;
   int64_t block_queries, block_scores;  // at most
 
-  Problem(const at::Tensor& q_TNH, const at::Tensor& k_TKH, const std::vector<int64_t>& cu_seqlens,
-          int64_t window)
+  Problem(const at::Tensor& q_TNH, const at::Tensor& k_TKH, const std::vector<AttentionSpan>& spans,
+          int64_t window, LseLayout lse_layout)
       : num_heads(q_TNH.size(1)),
         num_kv_heads(k_TKH.size(1)),
         head_dim(q_TNH.size(2)),
         window(window),
         scale(static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))) {
     int64_t longest = 0;
-    for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
-      const int64_t length = cu_seqlens[s + 1] - cu_seqlens[s];
-      longest = std::max(longest, length);
-      for (int64_t k = 0; k < num_kv_heads && length > 0; ++k)
-        tasks.push_back({cu_seqlens[s], length, k});
+    for (const AttentionSpan& span : spans) {
+      longest = std::max(longest, span.num_keys);
+      const bool by_span = lse_layout == LseLayout::kBySpan;
+      for (int64_t k = 0; k < num_kv_heads; ++k) {
+        tasks.push_back({span, k, span.query_row * (by_span ? num_heads : 1),
+                         by_span ? span.num_queries : q_TNH.size(0)});
+      }
     }
     const auto columns = [&](int64_t rows) {
       return window == 0 ? longest : std::min(longest, window + rows);
@@ -101,97 +122,192 @@ struct Problem {
 
   int64_t group() const { return num_heads / num_kv_heads; }
 
-  // For `matrices` times the scores of a block, a row a thread.
-  at::Tensor make_scratch(int64_t matrices, const at::Tensor& q_TNH) const {
-    return at::empty({num_kernel_threads(q_TNH), matrices * block_scores}, q_TNH.options());
+  // `floats` a thread.
+  at::Tensor make_scratch(int64_t floats, const at::Tensor& q_TNH) const {
+    return at::empty({num_kernel_threads(q_TNH), floats}, q_TNH.options());
   }
 
-  // body(task, row of scratch)
-  template <typename Body>
-  void run(const at::Tensor& scratch, const Body& body) const {
+  // body(task, query head, block, row of scratch) for the blocks of queries of all tasks;
+  // begin(task) before those of a task.
+  template <typename Begin, typename Body>
+  void run(const at::Tensor& scratch, const Begin& begin_task, const Body& body) const {
     auto* all = scratch.data_ptr<float>();
     at::parallel_for(0, static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
       float* mine = all + at::get_thread_num() * scratch.size(1);
-      for (int64_t i = begin; i < end; ++i) body(tasks[i], mine);
+      for (int64_t i = begin; i < end; ++i) {
+        begin_task(tasks[i]);
+        for (int64_t n = 0; n < group(); ++n)
+          run_head(tasks[i], tasks[i].kv_head * group() + n, mine, body);
+      }
     });
   }
 
-  // body(block) for the blocks of queries of a task.
+ private:
   template <typename Body>
-  void each_block(const Task& task, const Body& body) const;
+  void run_head(const Task& task, int64_t n, float* scratch, const Body& body) const {
+    const AttentionSpan& span = task.span;
+    for (int64_t query = 0; query < span.num_queries; query += block_queries) {
+      const int64_t rows = std::min(block_queries, span.num_queries - query);
+      const int64_t key = span.first_seen(query, window);
+      body(task, n, Block{span, query, rows, key, span.last_seen(query + rows - 1) - key, window},
+           scratch);
+    }
+  }
 };
 
-// Queries [query, query + rows) of a document, and the keys [key, key + columns) that they see.
-struct Block {
-  int64_t query, rows, key, columns, window;
+// Where a block's matrices are.
+struct BlockOf {
+  const Task& task;
+  const Block& block;
+  int64_t head, width;
 
-  // The columns that row r sees.
-  int64_t first(int64_t r) const {
-    return window == 0 ? 0 : std::max<int64_t>(0, query + r + 1 - window - key);
+  Matrix queries(const Heads& x) const {
+    return {x.at(task.span.query_row + block.query, head), block.rows, width, x.token};
   }
-  int64_t last(int64_t r) const { return query + r + 1 - key; }
+  Matrix keys(const Heads& x) const {
+    return {x.at(task.span.key_row + block.key, task.kv_head), block.columns, width, x.token};
+  }
+  int64_t lse() const { return task.lse_begin + head * task.lse_head + block.query; }
 };
 
-template <typename Body>
-void Problem::each_block(const Task& task, const Body& body) const {
-  for (int64_t query = 0; query < task.length; query += block_queries) {
-    const int64_t rows = std::min(block_queries, task.length - query);
-    const int64_t key = window == 0 ? 0 : std::max<int64_t>(0, query + 1 - window);
-    body(Block{query, rows, key, query + rows - key, window});
+// Rows of scores become exponentials. Of each row, the log-sum-exp and 1 / their sum.
+void softmax_rows(const Matrix& scores, const Block& b, float* lse, float* inverse) {
+  const CpuKernels& kernels = cpu_kernels();
+  for (int64_t r = 0; r < b.rows; ++r) {
+    const SoftmaxSums sums =
+        kernels.softmax(scores.data + r * b.columns, b.first(r), b.last(r), b.columns);
+    lse[r] = sums.largest + std::log(sums.sum);
+    inverse[r] = 1 / sums.sum;
   }
+}
+
+// A row of what was attended to so far, and of what is attended to besides: `more` is times
+// `inverse`, its log-sum-exp is more_lse.
+void merge_row(float* out, float& lse, const float* more, float more_lse, float inverse,
+               int64_t width) {
+  if (lse == -std::numeric_limits<float>::infinity()) {
+    lse = more_lse;
+    for (int64_t h = 0; h < width; ++h) out[h] = more[h] * inverse;
+    return;
+  }
+  const float largest = std::max(lse, more_lse);
+  const float both = largest + std::log1p(std::exp(std::min(lse, more_lse) - largest));
+  const float keep = std::exp(lse - both), add = std::exp(more_lse - both) * inverse;
+  lse = both;
+  for (int64_t h = 0; h < width; ++h) out[h] = keep * out[h] + add * more[h];
+}
+
+struct ForwardTensors {
+  const at::Tensor &out_TNH, &lse, &q_TNH, &k_TKH, &v_TKH;
+};
+
+// `adds`: merges into out and lse, else writes them.
+void run_forward(const ForwardTensors& x, const Problem& problem,
+                 const std::vector<AttentionSpan>& spans, bool adds) {
+  const int64_t width = problem.head_dim;
+  const at::Tensor scratch = problem.make_scratch(
+      problem.block_scores + (adds ? problem.block_queries * width : 0), x.q_TNH);
+  if (x.q_TNH.is_meta())
+    return count_kernel(attention_flops(x.q_TNH, spans, problem.window, 2),
+                        {x.q_TNH, x.k_TKH, x.v_TKH, x.out_TNH, x.lse});
+  const Heads q(x.q_TNH), k(x.k_TKH), v(x.v_TKH), out(x.out_TNH);
+  auto* all_lse = x.lse.data_ptr<float>();
+  const auto attend_block = [&](const Task& task, int64_t n, const Block& b, float* floats) {
+    const BlockOf of{task, b, n, width};
+    const Matrix scores{floats, b.rows, b.columns, b.columns};
+    const Matrix out_block = of.queries(out);
+    const Matrix product =
+        adds ? Matrix{floats + problem.block_scores, b.rows, width, width} : out_block;
+    float* lse = all_lse + of.lse();
+    float own_lse[kMaxBlockQueries], inverse[kMaxBlockQueries];
+    multiply_transposed(scores, of.queries(q), of.keys(k), problem.scale);
+    softmax_rows(scores, b, adds ? own_lse : lse, inverse);
+    multiply(product, scores, of.keys(v), 1.0f);
+    for (int64_t r = 0; r < b.rows; ++r) {
+      float* row = out_block.data + r * out_block.stride;
+      if (adds) {
+        merge_row(row, lse[r], product.data + r * width, own_lse[r], inverse[r], width);
+      } else {
+        for (int64_t h = 0; h < width; ++h) row[h] *= inverse[r];
+      }
+    }
+  };
+  problem.run(scratch, [](const Task&) {}, attend_block);
+}
+
+struct BackwardTensors {
+  const AttentionGradients& grads;
+  const at::Tensor &grad_out_TNH, &q_TNH, &k_TKH, &v_TKH, &out_TNH, &lse;
+};
+
+// `adds`: to the gradients, else writes them.
+void run_backward(const BackwardTensors& x, const Problem& problem,
+                  const std::vector<AttentionSpan>& spans, bool adds) {
+  const at::Tensor scratch = problem.make_scratch(2 * problem.block_scores, x.q_TNH);
+  if (x.q_TNH.is_meta()) {
+    return count_kernel(attention_flops(x.q_TNH, spans, problem.window, 5),
+                        {x.q_TNH, x.k_TKH, x.v_TKH, x.out_TNH, x.lse, x.grad_out_TNH, x.grads.q_TNH,
+                         x.grads.k_TKH, x.grads.v_TKH});
+  }
+  const Heads q(x.q_TNH), k(x.k_TKH), v(x.v_TKH), out(x.out_TNH), grad_out(x.grad_out_TNH);
+  const Heads grad_q(x.grads.q_TNH), grad_k(x.grads.k_TKH), grad_v(x.grads.v_TKH);
+  const auto* all_lse = x.lse.const_data_ptr<float>();
+  const int64_t width = problem.head_dim;
+  const CpuKernels& kernels = cpu_kernels();
+  const auto block_backward = [&](const Task& task, int64_t n, const Block& b, float* floats) {
+    const BlockOf of{task, b, n, width};
+    const Matrix scores{floats, b.rows, b.columns, b.columns};
+    const Matrix gradient{floats + b.rows * b.columns, b.rows, b.columns, b.columns};
+    const Matrix grad_out_block = of.queries(grad_out), out_block = of.queries(out);
+    multiply_transposed(scores, of.queries(q), of.keys(k), problem.scale);
+    const float* lse = all_lse + of.lse();
+    for (int64_t r = 0; r < b.rows; ++r) {
+      kernels.probabilities(scores.data + r * b.columns, lse[r], b.first(r), b.last(r), b.columns);
+    }
+    add_transposed_product(of.keys(grad_v), scores, grad_out_block, 1.0f);
+    multiply_transposed(gradient, grad_out_block, of.keys(v), 1.0f);
+    for (int64_t r = 0; r < b.rows; ++r) {
+      const float mean = kernels.dot(grad_out_block.data + r * grad_out_block.stride,
+                                     out_block.data + r * out_block.stride, width);
+      kernels.score_gradient(gradient.data + r * b.columns, scores.data + r * b.columns, mean,
+                             b.columns);
+    }
+    multiply('N', 'N', of.queries(grad_q), gradient, of.keys(k), b.columns, problem.scale,
+             adds ? 1.0f : 0.0f);
+    add_transposed_product(of.keys(grad_k), gradient, of.queries(q), problem.scale);
+  };
+  const auto zero_keys = [&](const Task& task) {
+    const int64_t begin = task.span.key_row;
+    for (int64_t t = begin; !adds && t < begin + task.span.num_keys; ++t) {
+      std::fill_n(grad_k.at(t, task.kv_head), width, 0.0f);
+      std::fill_n(grad_v.at(t, task.kv_head), width, 0.0f);
+    }
+  };
+  problem.run(scratch, zero_keys, block_backward);
 }
 
 }  // namespace
 
-double attention_flops(const at::Tensor& q_TNH, const std::vector<int64_t>& cu_seqlens,
+double attention_flops(const at::Tensor& q_TNH, const std::vector<AttentionSpan>& spans,
                        int64_t window, int num_products) {
-  double pairs = 0;
-  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
-    const auto length = static_cast<double>(cu_seqlens[s + 1] - cu_seqlens[s]);
-    const double seen = window == 0 ? length : std::min(length, static_cast<double>(window));
-    pairs += seen * (seen + 1) / 2 + (length - seen) * seen;
-  }
-  return 2.0 * num_products * pairs * static_cast<double>(q_TNH.size(1) * q_TNH.size(2));
+  return 2.0 * num_products * num_seen_pairs(spans, window) *
+         static_cast<double>(q_TNH.size(1) * q_TNH.size(2));
 }
 
 void causal_attention_out(const at::Tensor& out_TNH, const at::Tensor& lse, const at::Tensor& q_TNH,
                           const at::Tensor& k_TKH, const at::Tensor& v_TKH,
                           const std::vector<int64_t>& cu_seqlens, int64_t window) {
-  const Problem problem(q_TNH, k_TKH, cu_seqlens, window);
-  const at::Tensor all_scratch = problem.make_scratch(1, q_TNH);
-  if (q_TNH.is_meta())
-    return count_kernel(attention_flops(q_TNH, cu_seqlens, window, 2),
-                        {q_TNH, k_TKH, v_TKH, out_TNH, lse});
-  const Heads q(q_TNH), k(k_TKH), v(v_TKH), out(out_TNH);
-  auto* all_lse = lse.data_ptr<float>();
-  const int64_t width = problem.head_dim;
-  const CpuKernels& kernels = cpu_kernels();
-  const auto attend_block = [&](const Task& task, int64_t n, const Block& b, float* scratch) {
-    const int64_t query = task.document_begin + b.query, key = task.document_begin + b.key;
-    const Matrix scores{scratch, b.rows, b.columns, b.columns};
-    const Matrix out_block{out.at(query, n), b.rows, width, out.token};
-    multiply_transposed(scores, {q.at(query, n), b.rows, width, q.token},
-                        {k.at(key, task.kv_head), b.columns, width, k.token}, problem.scale);
-    float* row_lse = all_lse + task.document_begin * problem.num_heads + n * task.length + b.query;
-    float inverse[kMaxBlockQueries];
-    for (int64_t r = 0; r < b.rows; ++r) {
-      const SoftmaxSums sums =
-          kernels.softmax(scratch + r * b.columns, b.first(r), b.last(r), b.columns);
-      row_lse[r] = sums.largest + std::log(sums.sum);
-      inverse[r] = 1 / sums.sum;
-    }
-    multiply(out_block, scores, {v.at(key, task.kv_head), b.columns, width, v.token}, 1.0f);
-    for (int64_t r = 0; r < b.rows; ++r) {
-      float* row = out_block.data + r * out_block.stride;
-      for (int64_t h = 0; h < width; ++h) row[h] *= inverse[r];
-    }
-  };
-  problem.run(all_scratch, [&](const Task& task, float* scratch) {
-    for (int64_t i = 0; i < problem.group(); ++i) {
-      const int64_t n = task.kv_head * problem.group() + i;
-      problem.each_block(task, [&](const Block& b) { attend_block(task, n, b, scratch); });
-    }
-  });
+  const std::vector<AttentionSpan> spans = attention_spans(cu_seqlens);
+  run_forward({out_TNH, lse, q_TNH, k_TKH, v_TKH},
+              Problem(q_TNH, k_TKH, spans, window, LseLayout::kBySpan), spans, /*adds=*/false);
+}
+
+void add_causal_attention_(const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                           const at::Tensor& q_TNH, const at::Tensor& k_TKH,
+                           const at::Tensor& v_TKH, const std::vector<AttentionSpan>& spans,
+                           int64_t window) {
+  run_forward({out_TNH, lse_NT, q_TNH, k_TKH, v_TKH},
+              Problem(q_TNH, k_TKH, spans, window, LseLayout::kByHead), spans, /*adds=*/true);
 }
 
 void causal_attention_backward_out(const AttentionGradients& grads, const at::Tensor& grad_out_TNH,
@@ -199,55 +315,18 @@ void causal_attention_backward_out(const AttentionGradients& grads, const at::Te
                                    const at::Tensor& v_TKH, const at::Tensor& out_TNH,
                                    const at::Tensor& lse, const std::vector<int64_t>& cu_seqlens,
                                    int64_t window) {
-  const Problem problem(q_TNH, k_TKH, cu_seqlens, window);
-  const at::Tensor all_scratch = problem.make_scratch(2, q_TNH);
-  if (q_TNH.is_meta()) {
-    return count_kernel(
-        attention_flops(q_TNH, cu_seqlens, window, 5),
-        {q_TNH, k_TKH, v_TKH, out_TNH, lse, grad_out_TNH, grads.q_TNH, grads.k_TKH, grads.v_TKH});
-  }
-  const Heads q(q_TNH), k(k_TKH), v(v_TKH), out(out_TNH), grad_out(grad_out_TNH);
-  const Heads grad_q(grads.q_TNH), grad_k(grads.k_TKH), grad_v(grads.v_TKH);
-  const auto* all_lse = lse.const_data_ptr<float>();
-  const int64_t width = problem.head_dim;
-  const CpuKernels& kernels = cpu_kernels();
-  const auto block_backward = [&](const Task& task, int64_t n, const Block& b, float* scratch) {
-    const int64_t query = task.document_begin + b.query, key = task.document_begin + b.key;
-    const auto queries = [&](const Heads& x) {
-      return Matrix{x.at(query, n), b.rows, width, x.token};
-    };
-    const auto keys = [&](const Heads& x) {
-      return Matrix{x.at(key, task.kv_head), b.columns, width, x.token};
-    };
-    const Matrix scores{scratch, b.rows, b.columns, b.columns};
-    const Matrix gradient{scratch + b.rows * b.columns, b.rows, b.columns, b.columns};
-    multiply_transposed(scores, queries(q), keys(k), problem.scale);
-    const float* row_lse =
-        all_lse + task.document_begin * problem.num_heads + n * task.length + b.query;
-    for (int64_t r = 0; r < b.rows; ++r) {
-      kernels.probabilities(scores.data + r * b.columns, row_lse[r], b.first(r), b.last(r),
-                            b.columns);
-    }
-    add_transposed_product(keys(grad_v), scores, queries(grad_out), 1.0f);
-    multiply_transposed(gradient, queries(grad_out), keys(v), 1.0f);
-    for (int64_t r = 0; r < b.rows; ++r) {
-      const float mean = kernels.dot(grad_out.at(query + r, n), out.at(query + r, n), width);
-      kernels.score_gradient(gradient.data + r * b.columns, scores.data + r * b.columns, mean,
-                             b.columns);
-    }
-    multiply(queries(grad_q), gradient, keys(k), problem.scale);
-    add_transposed_product(keys(grad_k), gradient, queries(q), problem.scale);
-  };
-  problem.run(all_scratch, [&](const Task& task, float* scratch) {
-    for (int64_t t = task.document_begin; t < task.document_begin + task.length; ++t) {
-      std::fill_n(grad_k.at(t, task.kv_head), width, 0.0f);
-      std::fill_n(grad_v.at(t, task.kv_head), width, 0.0f);
-    }
-    for (int64_t i = 0; i < problem.group(); ++i) {
-      const int64_t n = task.kv_head * problem.group() + i;
-      problem.each_block(task, [&](const Block& b) { block_backward(task, n, b, scratch); });
-    }
-  });
+  const std::vector<AttentionSpan> spans = attention_spans(cu_seqlens);
+  run_backward({grads, grad_out_TNH, q_TNH, k_TKH, v_TKH, out_TNH, lse},
+               Problem(q_TNH, k_TKH, spans, window, LseLayout::kBySpan), spans, /*adds=*/false);
+}
+
+void add_causal_attention_gradients_(const AttentionGradients& grads,
+                                     const at::Tensor& grad_out_TNH, const at::Tensor& q_TNH,
+                                     const at::Tensor& k_TKH, const at::Tensor& v_TKH,
+                                     const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                                     const std::vector<AttentionSpan>& spans, int64_t window) {
+  run_backward({grads, grad_out_TNH, q_TNH, k_TKH, v_TKH, out_TNH, lse_NT},
+               Problem(q_TNH, k_TKH, spans, window, LseLayout::kByHead), spans, /*adds=*/true);
 }
 
 }  // namespace tessera

@@ -33,6 +33,8 @@ struct LabelStats {
   float entropy;       // of p, in nats
   float correct;       // 1 if the label is the first of the largest logits, else 0
   float sum_of_exps;   // of the exponentials that label_stats leaves
+  float mean_logit;    // mean over the vocabulary of the logits
+  float log_sum_sq;    // log of the sum of p^2; 0 unless asked for
 };
 
 // Of a row of scores: the largest, and the sum of their exponentials less that.
@@ -80,7 +82,9 @@ struct CpuTypedKernels {
   void (*swiglu_backward)(Rows<T> grad_gate, Rows<T> grad_up, Rows<T> h, Rows<const T> grad_h,
                           Rows<const T> gate, Rows<const T> up, int64_t num_rows, int64_t width);
   // Reads a row of logits and leaves in exps [width] what is proportional to their softmax.
-  LabelStats (*label_stats)(float* exps, const T* logits, int64_t label, int64_t width);
+  // log_sum_sq: whether to make that.
+  LabelStats (*label_stats)(float* exps, const T* logits, int64_t label, int64_t width,
+                            bool log_sum_sq);
   // gradient [width] = of_label * (onehot(label) - p) + of_mean * (1 / width - p): of a loss whose
   // derivatives by logprob and mean_logprob are of_label and of_mean. p is exps / sum_of_exps.
   void (*logit_gradient)(T* gradient, const float* exps, float sum_of_exps, float of_label,
@@ -89,6 +93,10 @@ struct CpuTypedKernels {
   void (*dequantize_nf4)(T* out, const uint8_t* codes, const float* scales, int64_t count);
   // out = codes * scale.
   void (*dequantize_int8)(T* out, const int8_t* codes, float scale, int64_t count);
+  // The generalised Jensen-Shannon divergence (vec_divergence.h) of the softmaxes of two rows of
+  // logits, and gradient [width] = of_divergence times its derivative by the student's (null: not).
+  float (*divergence)(T* gradient, const T* student, const T* teacher, double beta,
+                      float of_divergence, int64_t width);
 };
 
 struct CpuKernels {

@@ -101,6 +101,13 @@ void add_kernels(torch::Library& library) {
 
 }  // namespace
 
+at::Tensor draw_nothing(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  at::Tensor drawn = at::empty(sizes, options);
+  // On a CPU of Intel's ATen draws through MKL, into integers.
+  if (on_cpu(drawn) && __builtin_cpu_is("intel")) at::empty(sizes, options.dtype(at::kInt));
+  return drawn;
+}
+
 void register_meta_operators() {
   static torch::Library* const library = [] {
     // Never destroyed: a dispatcher that is torn down at exit would be told.

@@ -30,7 +30,5 @@ inline constexpr float kNf4Values[16] = {
     0.7229568362236023f,
     1.0f,
 };
-// Of an int8 weight: its code times this times the largest of its row.
-inline constexpr float kInt8Step = 0.007874015718698502f;
 
 }  // namespace tessera

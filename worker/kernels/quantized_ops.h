@@ -11,6 +11,9 @@
 
 namespace tessera {
 
+// Of an int8 weight: its code times this times the largest of its row.
+inline constexpr float kInt8Step = 0.007874015718698502f;
+
 enum class Quantization : uint8_t { kNone, kNf4, kNf4Nested, kInt8 };
 
 // Where what lies in the bytes of a matrix. Parts begin at multiples of 16 bytes.

@@ -15,8 +15,10 @@ StandInScope::StandInScope(const StandIn& stand_in) : previous_(std::exchange(cu
 
 StandInScope::~StandInScope() { current = previous_; }
 
-at::DeviceType kernel_device(const at::Tensor& x) {
-  return x.is_meta() ? current.device : x.device().type();
+const StandIn& stand_in() { return current; }
+
+at::DeviceType kernel_device(at::Device device) {
+  return device.is_meta() ? current.device : device.type();
 }
 
 at::Device host_device(at::Device device) {

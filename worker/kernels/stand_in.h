@@ -12,6 +12,8 @@ namespace tessera {
 struct StandIn {
   at::DeviceType device = at::kCPU;
   int num_threads = 1;  // of one rank, on a CPU
+  // What the device's allocator gives are multiples of so many bytes.
+  int64_t granularity = 1;
 };
 
 // While it lives, tensors of at::kMeta stand for those of such a device on this thread. Scopes
@@ -27,9 +29,14 @@ class StandInScope {
   StandIn previous_;
 };
 
-// The device whose kernels `x` takes: its own, or the one it stands for.
-at::DeviceType kernel_device(const at::Tensor& x);
-inline bool on_cpu(const at::Tensor& x) { return kernel_device(x) == at::kCPU; }
+// What tensors without data stand for on this thread; outside of any scope an ordinary CPU's.
+const StandIn& stand_in();
+
+// The device whose kernels a tensor takes: its own, or the one it stands for.
+at::DeviceType kernel_device(at::Device device);
+inline at::DeviceType kernel_device(const at::Tensor& x) { return kernel_device(x.device()); }
+inline bool on_cpu(at::Device device) { return kernel_device(device) == at::kCPU; }
+inline bool on_cpu(const at::Tensor& x) { return on_cpu(x.device()); }
 
 // Where to make a tensor that the host writes, for a job on `device`: the CPU; tensors that stand
 // for a CPU's are counted there, too.

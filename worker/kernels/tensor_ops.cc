@@ -181,7 +181,8 @@ void label_stats_out(const LabelStatsOut& stats, const at::Tensor& exps_CV,
   const int64_t* labels = labels_C.const_data_ptr<int64_t>();
   auto *logprob = data_of<float>(stats.logprob_C), *entropy = data_of<float>(stats.entropy_C),
        *mean = data_of<float>(stats.mean_logprob_C), *correct = data_of<float>(stats.correct_C),
-       *sum = data_of<float>(stats.sum_of_exps_C);
+       *sum = data_of<float>(stats.sum_of_exps_C), *mean_logit = data_of<float>(stats.mean_logit_C),
+       *log_sum_sq = data_of<float>(stats.log_sum_sq_C);
   by_type(logits_CV, [&](auto type) {
     using T = decltype(type);
     const auto label_stats = cpu_kernels().of<T>().label_stats;
@@ -189,12 +190,15 @@ void label_stats_out(const LabelStatsOut& stats, const at::Tensor& exps_CV,
     const auto logits = rows_of<const T>(logits_CV);
     spread(logits_CV.size(0), width, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const LabelStats row = label_stats(exps[i], logits[i], labels[i], width);
+        const LabelStats row =
+            label_stats(exps[i], logits[i], labels[i], width, log_sum_sq != nullptr);
         logprob[i] = row.logprob;
         mean[i] = row.mean_logprob;
         entropy[i] = row.entropy;
         correct[i] = row.correct;
         sum[i] = row.sum_of_exps;
+        if (mean_logit != nullptr) mean_logit[i] = row.mean_logit;
+        if (log_sum_sq != nullptr) log_sum_sq[i] = row.log_sum_sq;
       }
     });
   });
@@ -218,6 +222,33 @@ void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
       for (int64_t i = begin; i < end; ++i) {
         logit_gradient(grad[i], exps[i], sum[i], of_label[i],
                        of_mean == nullptr ? 0.0f : of_mean[i], labels[i], width);
+      }
+    });
+  });
+}
+
+void divergence_out(const at::Tensor& divergence_C, const at::Tensor& grad_CV,
+                    const at::Tensor& student_CV, const at::Tensor& teacher_CV, double beta,
+                    const at::Tensor& grad_divergence_C) {
+  check_rows({divergence_C, grad_CV, student_CV, teacher_CV, grad_divergence_C});
+  if (student_CV.is_meta()) {
+    // Twice over the rows: for the sums, and for what is made with them.
+    count_kernel(0, {student_CV, teacher_CV, student_CV, teacher_CV, grad_CV});
+    return;
+  }
+  const int64_t width = student_CV.size(1);
+  const bool wants_gradient = grad_CV.defined();
+  auto* values = data_of<float>(divergence_C);
+  const auto* of_divergence = data_of<float>(grad_divergence_C);
+  by_type(student_CV, [&](auto type) {
+    using T = decltype(type);
+    const auto divergence = cpu_kernels().of<T>().divergence;
+    const auto grad = rows_of<T>(grad_CV);
+    const auto student = rows_of<const T>(student_CV), teacher = rows_of<const T>(teacher_CV);
+    spread(student_CV.size(0), 4 * width, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        values[i] = divergence(wants_gradient ? grad[i] : nullptr, student[i], teacher[i], beta,
+                               wants_gradient ? of_divergence[i] : 0.0f, width);
       }
     });
   });

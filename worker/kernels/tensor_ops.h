@@ -37,9 +37,11 @@ void swiglu_backward_out(const at::Tensor& grad_gate_TF, const at::Tensor& grad_
                          const at::Tensor& gate_TF, const at::Tensor& up_TF);
 
 // What rows of logits say of their labels, float32 [C] each; exps_CV (float32, may be the logits)
-// is left proportional to the softmax, with its sum in sum_of_exps_C.
+// is left proportional to the softmax, with its sum in sum_of_exps_C. The last two, the mean of the
+// logits and the log of the sum of p^2, may be undefined: then they are not made.
 struct LabelStatsOut {
   at::Tensor logprob_C, mean_logprob_C, entropy_C, correct_C, sum_of_exps_C;
+  at::Tensor mean_logit_C, log_sum_sq_C;
 };
 void label_stats_out(const LabelStatsOut& stats, const at::Tensor& exps_CV,
                      const at::Tensor& logits_CV, const at::Tensor& labels_C);
@@ -48,5 +50,12 @@ void label_stats_out(const LabelStatsOut& stats, const at::Tensor& exps_CV,
 void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
                         const at::Tensor& sum_of_exps_C, const at::Tensor& labels_C,
                         const at::Tensor& grad_logprob_C, const at::Tensor& grad_mean_logprob_C);
+
+// The generalised Jensen-Shannon divergence (CpuTypedKernels::divergence) of each row's softmaxes,
+// float32 [C]; and, unless it is undefined, grad_CV: the gradient of the student's logits from that
+// of divergence_C, float32 [C]. It may be either of the logits.
+void divergence_out(const at::Tensor& divergence_C, const at::Tensor& grad_CV,
+                    const at::Tensor& student_CV, const at::Tensor& teacher_CV, double beta,
+                    const at::Tensor& grad_divergence_C);
 
 }  // namespace tessera

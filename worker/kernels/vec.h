@@ -99,6 +99,12 @@ struct Vec {
 
   static Float max(Float a, Float b) { return a > b ? a : b; }
 
+  // The first `count` values; zeros after them.
+  static Float first(Float value, int64_t count) {
+    for (int64_t i = count; i < kLanes; ++i) value[i] = 0.0f;
+    return value;
+  }
+
   // Sums of halves, in an order that is the same for every call.
   static float sum(Float value) {
     float lanes[kLanes];
@@ -122,6 +128,16 @@ struct Vec {
     return load(lanes);
   }
 
+  // (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2.
+  static Float exp_tail(Float r) {
+    Float p = all(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    return p * r + 5.0000001201e-1f;
+  }
+
   // e^x to 1 ulp or so: 2^n times a polynomial in the rest, which is at most ln(2) / 2. Below the
   // smallest normal number 0, above the largest infinity, NaN for NaN.
   static Float exp(Float x) {
@@ -131,18 +147,37 @@ struct Vec {
     const Float bounded = clamped > 88.3f ? all(88.3f) : clamped;
     const Float n = (bounded * kLog2E + kRounder) - kRounder;
     const Float r = (bounded - n * kLn2High) - n * kLn2Low;
-    Float p = all(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = (p * r) * r + (r + 1.0f);
+    const Float p = (exp_tail(r) * r) * r + (r + 1.0f);
     const Int exponent = __builtin_convertvector(n, Int) + 127;
     Float value = p * reinterpret_cast<Float>(exponent << 23);
     value = x < -87.3f ? all(0.0f) : value;
     value = x > 88.3f ? all(__builtin_inff()) : value;
     return x != x ? x : value;
+  }
+  // e^x - 1 for x <= 0, to 2 ulp or so.
+  static Float expm1(Float x) { return x > -0.34f ? (exp_tail(x) * x) * x + x : exp(x) - 1.0f; }
+  // log(1 + x) for x from -1 to 0, to 2 ulp or so; at -1 the log of the smallest normal number.
+  static Float log1p(Float x) {
+    const Float y = max(x + 1.0f, all(1.17549435e-38f));
+    const Float lost = (x - (y - 1.0f)) / y;  // of x, when it was added to 1
+    const Int raw = reinterpret_cast<Int>(y);
+    // y = 2^n (1 + r) with 1 + r from sqrt(1/2) to sqrt(2).
+    const Float half = reinterpret_cast<Float>((raw & 0x7fffff) | 0x3f000000);
+    const Int is_low = half < 0.707106781f;  // -1 where it is
+    const Float n = __builtin_convertvector((raw >> 23) - 126 + is_low, Float);
+    const Float r = (is_low ? half + half : half) - 1.0f;
+    Float p = all(7.0376836292e-2f);
+    p = p * r - 1.1514610310e-1f;
+    p = p * r + 1.1676998740e-1f;
+    p = p * r - 1.2420140846e-1f;
+    p = p * r + 1.4249322787e-1f;
+    p = p * r - 1.6668057665e-1f;
+    p = p * r + 2.0000714765e-1f;
+    p = p * r - 2.4999993993e-1f;
+    p = p * r + 3.3333331174e-1f;
+    const Float squared = r * r;
+    const Float tail = (p * r) * squared + n * -2.12194440e-4f - 0.5f * squared;
+    return ((tail + lost) + r) + n * 0.693359375f;
   }
 };
 

@@ -78,7 +78,7 @@ void adamw_bfloat(float* weights, Bfloat* exp_avgs, Bfloat* exp_avg_sqs, const f
   });
 }
 
-// The number of each size of [0, 1] in map.midpoints, as a float: how many midpoints lie below it.
+// The number of each size of [0, 1], as a float: how many midpoints between sizes lie below it.
 // Within a decade they lie evenly, so that the decade alone has to be found.
 template <int kLanes>
 typename Vec<kLanes>::Float number_of(typename Vec<kLanes>::Float size, const DynamicMap& map) {

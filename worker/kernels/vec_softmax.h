@@ -19,8 +19,37 @@ bool is_first(const T* logits, float value, int64_t before) {
   return V::sum(found) == 0;
 }
 
+// Leaves exp(logit - shift) in exps.
+struct ExpSums {
+  double exps, weighted;  // of exp(x), and of exp(x) * x, with x = logit - shift
+  double squares;         // of exp(x)^2
+};
+template <int kLanes, bool kSquares, typename T>
+ExpSums sum_exps(float* exps, const T* logits, float shift, int64_t width) {
+  using V = Vec<kLanes>;
+  ExpSums sums{};
+  for (int64_t begin = 0; begin < width; begin += kSumBlock) {
+    const int64_t length = width - begin < kSumBlock ? width - begin : kSumBlock;
+    auto weighted_part = V::all(0.0f), squares_part = V::all(0.0f);
+    sums.exps += V::sum(V::reduce(length, [&](auto part, int64_t i, int64_t count) {
+      const auto shifted = V::get(logits + begin + i, count, shift) - shift;
+      auto value = V::exp(shifted);
+      V::put(exps + begin + i, value, count);
+      if (count < kLanes)
+        value = V::get(exps + begin + i, count);  // no exp(0) of what is not there
+      weighted_part += value * shifted;
+      if constexpr (kSquares) squares_part += value * value;
+      return part + value;
+    }));
+    sums.weighted += V::sum(weighted_part);
+    if constexpr (kSquares) sums.squares += V::sum(squares_part);
+  }
+  return sums;
+}
+
 template <int kLanes, typename T>
-LabelStats label_stats(float* exps, const T* logits, int64_t label, int64_t width) {
+LabelStats label_stats(float* exps, const T* logits, int64_t label, int64_t width,
+                       bool log_sum_sq) {
   using V = Vec<kLanes>;
   const float label_logit = V::get(logits + label, 1)[0];
   auto largest = V::all(-__builtin_inff());
@@ -34,26 +63,17 @@ LabelStats label_stats(float* exps, const T* logits, int64_t label, int64_t widt
   }
   const float shift = V::largest(largest);
   const bool correct = label_logit == shift && is_first<kLanes>(logits, shift, label);
-  double sum_of_exps = 0, weighted = 0;
-  for (int64_t begin = 0; begin < width; begin += kSumBlock) {
-    const int64_t length = width - begin < kSumBlock ? width - begin : kSumBlock;
-    auto weighted_part = V::all(0.0f);
-    sum_of_exps += V::sum(V::reduce(length, [&](auto part, int64_t i, int64_t count) {
-      const auto shifted = V::get(logits + begin + i, count, shift) - shift;
-      auto value = V::exp(shifted);
-      V::put(exps + begin + i, value, count);
-      if (count < kLanes)
-        value = V::get(exps + begin + i, count);  // no exp(0) of what is not there
-      weighted_part += value * shifted;
-      return part + value;
-    }));
-    weighted += V::sum(weighted_part);
-  }
-  const double log_sum = __builtin_log(sum_of_exps);
+  const ExpSums sums = log_sum_sq ? sum_exps<kLanes, true>(exps, logits, shift, width)
+                                  : sum_exps<kLanes, false>(exps, logits, shift, width);
+  const double log_sum = __builtin_log(sums.exps);
+  const double mean_logit = sum_of_logits / static_cast<double>(width);
   return {static_cast<float>(double{label_logit} - shift - log_sum),
-          static_cast<float>(sum_of_logits / static_cast<double>(width) - shift - log_sum),
-          static_cast<float>(log_sum - weighted / sum_of_exps), correct ? 1.0f : 0.0f,
-          static_cast<float>(sum_of_exps)};
+          static_cast<float>(mean_logit - shift - log_sum),
+          static_cast<float>(log_sum - sums.weighted / sums.exps),
+          correct ? 1.0f : 0.0f,
+          static_cast<float>(sums.exps),
+          static_cast<float>(mean_logit),
+          log_sum_sq ? static_cast<float>(__builtin_log(sums.squares) - 2 * log_sum) : 0.0f};
 }
 
 template <int kLanes, typename T>

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "worker/kernels/stand_in.h"
+
 namespace tessera {
 namespace {
 
@@ -18,6 +20,12 @@ thread_local WorkCount* current = nullptr;
 
 int64_t bytes_of(const at::Tensor& x) {
   return x.defined() ? x.numel() * static_cast<int64_t>(x.element_size()) : 0;
+}
+
+int64_t bytes_of(std::initializer_list<at::Tensor> tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& x : tensors) bytes += bytes_of(x);
+  return bytes;
 }
 
 int64_t bytes_of(const c10::IValue& value) {
@@ -142,12 +150,22 @@ void end(const at::RecordFunction& call, at::ObserverContext* context) {
 
 }  // namespace
 
-WorkScope::WorkScope(WorkCount& count)
-    : callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
-                                               .needsInputs(true)
-                                               .needsOutputs(true)
-                                               .scopes({at::RecordScope::FUNCTION}))) {
+void WorkCount::add(const WorkCount& other, int64_t times) {
+  flops += other.flops * static_cast<double>(times);
+  memory_bytes += other.memory_bytes * times;
+  cpu_bytes += other.cpu_bytes * times;
+  link_bytes += other.link_bytes * times;
+  host_bytes += other.host_bytes * times;
+  disk_bytes += other.disk_bytes * times;
+  num_operators += other.num_operators * times;
+}
+
+WorkScope::WorkScope(WorkCount& count) {
   TORCH_CHECK(current == nullptr, "this thread's work is counted already");
+  callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
+                                             .needsInputs(true)
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
   current = &count;
 }
 
@@ -156,11 +174,27 @@ WorkScope::~WorkScope() {
   at::removeCallback(callback_);
 }
 
+void count_times(int64_t times, const std::function<void()>& body) {
+  if (current == nullptr) return body();
+  WorkCount once;
+  WorkCount* const before = std::exchange(current, &once);
+  try {
+    body();
+  } catch (...) {
+    current = before;
+    throw;
+  }
+  current = before;
+  current->add(once, times);
+}
+
 void count_kernel(double flops, std::initializer_list<at::Tensor> touched) {
-  if (current == nullptr) return;
-  int64_t bytes = 0;
-  for (const at::Tensor& x : touched) bytes += bytes_of(x);
-  count_kernel(flops, bytes);
+  if (current != nullptr) count_kernel(flops, bytes_of(touched));
+}
+
+void count_cpu_kernel(std::initializer_list<at::Tensor> touched) {
+  if (stand_in().device == at::kCPU) return count_kernel(/*flops=*/0, touched);
+  if (current != nullptr) current->cpu_bytes += bytes_of(touched);
 }
 
 void count_kernel(double flops, int64_t memory_bytes) {

@@ -1,5 +1,6 @@
 #include "worker/model/adapter_files.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -31,6 +32,16 @@ constexpr std::array kNotBuilt = {"alora_invocation_tokens",
                                   "use_qalora",
                                   "velora_config"};
 
+// Of a model that scores documents.
+constexpr char kClassifierTask[] = "SEQ_CLS";
+// What PEFT adds to modules_to_save by itself for that task.
+constexpr std::array kClassifierModules = {"classifier", "score"};
+
+bool is_classifier_module(const std::string& name) {
+  return std::find(kClassifierModules.begin(), kClassifierModules.end(), name) !=
+         kClassifierModules.end();
+}
+
 std::vector<std::string> one_or_more(const ConfigObject& config, const std::string& field) {
   if (config.is_text(field)) return {config.text_or(field, "")};
   return config.texts(field);
@@ -56,7 +67,10 @@ LoraOptions read_adapter_config(const std::filesystem::path& directory) {
   options.alpha = config.positive_or("lora_alpha", 8);
   options.dropout = config.share_or("lora_dropout", 0);
   options.target_modules = one_or_more(config, "target_modules");
-  options.modules_to_save = one_or_more(config, "modules_to_save");
+  for (std::string& name : one_or_more(config, "modules_to_save")) {
+    if (config.text_or("task_type", "") == kClassifierTask && is_classifier_module(name)) continue;
+    options.modules_to_save.push_back(std::move(name));
+  }
   options.rank_stabilized = config.flag("use_rslora", false);
   options.dora = config.flag("use_dora", false);
   return options;
@@ -70,14 +84,20 @@ std::string adapter_config_text(DecoderModel& model, const LoraOptions& options,
                                 const std::filesystem::path& base) {
   nlohmann::json config;  // sorts keys, as PEFT does
   config["peft_type"] = "LORA";
-  config["task_type"] = "CAUSAL_LM";
+  const bool is_classifier = model.config().is_classifier();
+  config["task_type"] = is_classifier ? kClassifierTask : "CAUSAL_LM";
   config["base_model_name_or_path"] = base.string();
   config["r"] = options.rank;
   config["lora_alpha"] = options.alpha;
   config["lora_dropout"] = options.dropout;
   config["target_modules"] = adapted_modules(model);
+  std::vector<std::string> saved = options.modules_to_save;
+  if (is_classifier) {
+    std::erase_if(saved, is_classifier_module);
+    saved.insert(saved.end(), kClassifierModules.begin(), kClassifierModules.end());
+  }
   config["modules_to_save"] = nullptr;
-  if (!options.modules_to_save.empty()) config["modules_to_save"] = options.modules_to_save;
+  if (!saved.empty()) config["modules_to_save"] = saved;
   config["use_rslora"] = options.rank_stabilized;
   config["use_dora"] = options.dora;
   config["bias"] = "none";
@@ -100,7 +120,7 @@ SafetensorsFile open_adapter(DecoderModel& model, const std::filesystem::path& d
     throw UserError(kField, (directory / kAdapterWeights).string() + " " + problem);
   };
   for (const Parameter* parameter : all_parameters(model)) {
-    if (!parameter->trainable) continue;
+    if (!parameter->of_adapter) continue;
     const std::string name = adapter_tensor_name(parameter->name);
     const auto found = file.tensors().find(name);
     if (found == file.tensors().end()) fail("has no tensor " + name);

@@ -71,6 +71,8 @@ std::unique_ptr<LoraAdapter> make_adapter(const Linear& linear, const LoraOption
   adapter->scale = options.alpha / (options.rank_stabilized ? std::sqrt(wide_rank) : wide_rank);
   adapter->dropout = options.dropout;
   adapter->draw = make_draw(name);
+  for (Parameter* parameter : {&adapter->a, &adapter->b, &adapter->magnitude})
+    parameter->of_adapter = true;
   return adapter;
 }
 
@@ -80,6 +82,7 @@ void thaw(const std::vector<Parameter*>& parameters, NamesOfUse& saved) {
     // As PEFT takes these names: the end, from anywhere on.
     const std::string module = module_of(*parameter);
     parameter->trainable = saved.any([&](const std::string& end) { return module.ends_with(end); });
+    parameter->of_adapter = parameter->trainable;
   }
 }
 
@@ -89,10 +92,15 @@ void add_adapters(DecoderModel& model, const LoraOptions& options) {
   NamesOfUse saved("peft.lora_modules_to_save", options.modules_to_save);
   for (const auto& layer : model.layers()) thaw(layer->parameters(), saved);
   thaw(model.head_parameters(), saved);
+  if (model.config().is_classifier()) {
+    Parameter& scores = *model.head_parameters().back();
+    scores.trainable = scores.of_adapter = true;
+  }
   if (model.tied() && saved.any([](const std::string& end) {
         return std::string_view("lm_head").ends_with(end);
       })) {
-    model.layers().front()->parameters().front()->trainable = true;
+    Parameter& matrix = *model.layers().front()->parameters().front();
+    matrix.trainable = matrix.of_adapter = true;
   }
   saved.check("ends of names of parts of the model, such as embed_tokens, lm_head or model.norm");
 

@@ -16,6 +16,7 @@
 #include "worker/kernels/stand_in.h"
 #include "worker/model/attention_dropout.h"
 #include "worker/model/attention_pieces.h"
+#include "worker/model/context_attention.h"
 #include "worker/model/flash_attention.h"
 #include "worker/model/kept_attention.h"
 
@@ -169,8 +170,8 @@ at::Tensor attend_by_dispatch(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
 
 at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TKH, const at::Tensor& v_TKH,
                   const Documents& documents, const AttentionOptions& options) {
-  if (options.dropout > 0)
-    return attend_with_dropout(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options);
+  if (documents.part) return attend_over_context(q_TNH, k_TKH, v_TKH, documents, options);
+  if (options.dropout > 0) return attend_with_dropout(q_TNH, k_TKH, v_TKH, documents, options);
   const auto kept = reinterpret_cast<int64_t>(options.kept);
   if (on_cpu(q_TNH) && q_TNH.scalar_type() == at::kFloat)
     return CausalAttention::apply(q_TNH, k_TKH, v_TKH, documents.cu_seqlens, options.window, kept);

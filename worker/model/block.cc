@@ -20,7 +20,8 @@ enum class Draw : uint64_t { kEmbedding, kProbabilities, kAttention, kFeedForwar
 at::Tensor drop(const at::Tensor& x, double share, const Stream& stream, int64_t layer, Draw what) {
   if (!stream.training) return x;
   return seeded_dropout(x, share,
-                        make_draw({stream.draw, static_cast<uint64_t>(layer), uint64_t(what)}));
+                        make_draw({stream.draw, static_cast<uint64_t>(layer), uint64_t(what)}),
+                        stream.drawn);
 }
 
 class Embedding : public Layer {

@@ -11,7 +11,7 @@ namespace tessera {
 namespace {
 
 // Fields that change nothing of what a model computes in training.
-constexpr std::array<std::string_view, 41> kFieldsWithoutEffect = {
+constexpr std::array<std::string_view, 40> kFieldsWithoutEffect = {
     "_name_or_path",
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -28,7 +28,6 @@ constexpr std::array<std::string_view, 41> kFieldsWithoutEffect = {
     "eos_token_id",
     "finetuning_task",
     "id2label",
-    "initializer_range",
     "is_decoder",
     "is_encoder_decoder",
     "label2id",
@@ -111,6 +110,7 @@ void read_decoder(const ConfigObject& root, const DecoderDefaults& defaults, Mod
   config.pad_token_id = read_pad_token(root, config.vocab_size);
   config.tie_word_embeddings = root.flag("tie_word_embeddings", false);
   config.attention_dropout = root.share_or("attention_dropout", 0);
+  config.initializer_range = root.positive_or("initializer_range", 0.02);
   check_heads(root, config);
 }
 

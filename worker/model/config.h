@@ -45,10 +45,16 @@ struct ModelConfig {
   // By layer: tokens that one sees, itself the last of them; 0: all before it. Empty: 0 everywhere.
   std::vector<int64_t> windows;
   ExpertsConfig experts;
+  // Scores of a document, in place of the vocabulary's log-probabilities; 0: a language model.
+  int64_t num_labels = 0;
+  // A document is scored at its last token but for these at its end; -1: at its last.
+  int64_t score_pad_token_id = -1;
+  double initializer_range = 0.02;  // standard deviation of a new matrix of scores
 
   // Fields of config.json that neither the family nor anything else here has a use for.
   std::vector<std::string> unused_fields;
 
+  bool is_classifier() const { return num_labels > 0; }
   int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows[layer]; }
   bool has_experts(int64_t layer) const {
     return !experts.in_layer.empty() && experts.in_layer[layer];

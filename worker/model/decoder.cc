@@ -1,10 +1,37 @@
 #include "worker/model/decoder.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/linear.h>
+#include <c10/core/GradMode.h>
+
+#include "worker/memory/ledger.h"
 #include "worker/model/block.h"
+#include "worker/model/context.h"
 #include "worker/model/functions.h"
 #include "worker/model/rope.h"
+#include "worker/model/scored_rows.h"
 
 namespace tessera {
+
+namespace {
+
+Parameter make_output(const ModelConfig& config) {
+  if (!config.is_classifier()) return {"lm_head.weight", {config.vocab_size, config.hidden_size}};
+  Parameter scores{"score.weight", {config.num_labels, config.hidden_size}};
+  scores.fresh = Fresh::kNormal;
+  scores.fresh_deviation = config.initializer_range;
+  return scores;
+}
+
+DrawnTokens drawn_tokens(const Documents& documents) {
+  if (!documents.part) return {};
+  const StreamPart& part = *documents.part;
+  return {part.num_stream_tokens() - part.padding,
+          {{part.begin(0), part.chunk_tokens}, {part.begin(1), part.chunk_tokens}}};
+}
+
+}  // namespace
 
 DecoderModel::DecoderModel(const ModelConfig& config, int64_t head_chunk_tokens,
                            int64_t mlp_tile_tokens)
@@ -13,7 +40,7 @@ DecoderModel::DecoderModel(const ModelConfig& config, int64_t head_chunk_tokens,
                                                : fitting_chunk_tokens(config.vocab_size)),
       mlp_tile_tokens_(mlp_tile_tokens),
       norm_{"model.norm.weight", {config.hidden_size}},
-      output_{"lm_head.weight", {config.vocab_size, config.hidden_size}} {
+      output_(make_output(config)) {
   layers_.push_back(make_embedding(config));
   embedding_ = layers_.front()->parameters().front();
   for (int64_t i = 0; i < config.num_layers; ++i) {
@@ -36,9 +63,15 @@ void DecoderModel::set_router_sum(RouterBalance::Sum sum) {
 at::Tensor DecoderModel::forward(const Batch& batch, const ForwardOptions& options) {
   RotaryTables rotary = rotary_tables(config_.rope, config_.head_dim, batch.documents,
                                       embedding_->value.scalar_type());
-  stream_ = {&batch.documents, rotary.cos_TH, rotary.sin_TH,
-             options.training, options.draw,  balance_ ? &*balance_ : nullptr};
+  stream_ = {.documents = &batch.documents,
+             .cos_TH = rotary.cos_TH,
+             .sin_TH = rotary.sin_TH,
+             .training = options.training,
+             .draw = options.draw,
+             .drawn = drawn_tokens(batch.documents),
+             .balance = balance_ ? &*balance_ : nullptr};
   stream_.mlp_tile_tokens = mlp_tile_tokens_;
+  stream_.adapters = options.adapters;
   if (balance_) balance_->begin(batch.num_tokens, options.aux_loss_weight);
   at::Tensor x = batch.tokens_T;
   for (const auto& layer : layers_) x = layer->forward(x, stream_);
@@ -48,15 +81,47 @@ at::Tensor DecoderModel::forward(const Batch& batch, const ForwardOptions& optio
 
 HeadOutput DecoderModel::head(const at::Tensor& hidden_TD, const Batch& batch,
                               const HeadRequest& request) {
-  head_gate_->open();
-  const at::Tensor normed_TD = rms_norm(hidden_TD, norm_.value, config_.rms_norm_eps);
-  const Parameter& output = tied() ? *embedding_ : output_;
+  const LogitFactors factors = open_head(hidden_TD);
   // The embedding, where it is the same weight, comes later in backward.
   HeadOutput out =
-      fused_head(normed_TD, output.value, {batch.labels_T, batch.label_rows_L}, head_chunk_tokens_,
-                 request, {output.gradient_sink, /*is_last_use=*/!tied()});
+      fused_head(factors.hidden_TD, factors.weight_VD, {batch.labels_T, batch.label_rows_L},
+                 head_chunk_tokens_, request, {output().gradient_sink, /*is_last_use=*/!tied()});
   out.logprobs_T = head_gate_->close(out.logprobs_T);
   return out;
+}
+
+LogitFactors DecoderModel::open_head(const at::Tensor& hidden_TD) {
+  head_gate_->open();
+  return {rms_norm(hidden_TD, norm_.value, config_.rms_norm_eps), output().value};
+}
+
+at::Tensor DecoderModel::divergence(const at::Tensor& hidden_TD, DecoderModel& teacher,
+                                    const at::Tensor& teacher_TD, const Batch& batch,
+                                    const DivergenceRequest& request) {
+  LogitFactors teachers;
+  {
+    const c10::NoGradGuard no_grad;
+    teachers = teacher.open_head(teacher_TD);
+  }
+  const LogitFactors students = open_head(hidden_TD);
+  const at::Tensor divergence_T =
+      fused_divergence(students, teachers, batch.label_rows_L, head_chunk_tokens_, request,
+                       {output().gradient_sink, /*is_last_use=*/!tied()});
+  {
+    // The teacher's weights have no backward to stay for.
+    const c10::NoGradGuard no_grad;
+    teacher.head_gate_->close(divergence_T.detach());
+  }
+  return head_gate_->close(divergence_T);
+}
+
+at::Tensor DecoderModel::score(const at::Tensor& hidden_TD, const Batch& batch) {
+  const OwnerScope scope(Owner::kHead);
+  const ScoredRows rows = scored_rows(batch, hidden_TD.device());
+  const LogitFactors factors = open_head(hidden_TD.index_select(0, rows.rows_S));
+  at::Tensor scores_S = at::linear(factors.hidden_TD, factors.weight_VD).squeeze(1).to(at::kFloat);
+  if (rows.here_S.defined()) scores_S = scores_S * rows.here_S;
+  return sum_over_context(head_gate_->close(scores_S), batch.documents);
 }
 
 }  // namespace tessera

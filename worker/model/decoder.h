@@ -1,5 +1,6 @@
-// A decoder-only language model, as one device sees it. Sharding and recompute are put around its
-// layers from outside (worker/trainer/plan.cc).
+// A decoder-only model, as one device sees it: a language model, or one that scores documents
+// (transformers' ForSequenceClassification; ModelConfig::num_labels). Sharding and recompute are
+// put around its layers from outside (worker/trainer/plan.cc).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +12,7 @@
 
 #include "worker/batch.h"
 #include "worker/model/config.h"
+#include "worker/model/divergence.h"
 #include "worker/model/head.h"
 #include "worker/model/layer.h"
 #include "worker/model/router_balance.h"
@@ -24,6 +26,8 @@ struct ForwardOptions {
   // What the load-balancing loss counts in the loss. Its gradient is added to that of whatever
   // backward runs for. With 0 it is not computed.
   double aux_loss_weight = 0;
+  // Else the model is run as it is without its adapters. What is trained whole beside them stays.
+  bool adapters = true;
 };
 
 class DecoderModel {
@@ -34,9 +38,10 @@ class DecoderModel {
 
   // The embedding, then the blocks: what forward() runs in order. A pass may wrap any of them.
   std::vector<std::unique_ptr<Layer>>& layers() { return layers_; }
-  // The final norm, and the output matrix unless it is the embedding's.
+  // The final norm, and the output matrix (or that of the scores, last) unless it is the
+  // embedding's.
   std::vector<Parameter*> head_parameters();
-  bool tied() const { return config_.tie_word_embeddings; }
+  bool tied() const { return config_.tie_word_embeddings && !config_.is_classifier(); }
   // Opened and closed around each head(). Must outlive the model.
   void set_head_gate(WeightGate* gate) { head_gate_ = gate; }
   // How a mixture of experts adds up over ranks what its routers chose; not called otherwise.
@@ -51,9 +56,23 @@ class DecoderModel {
   // Final norm, then fused_head.
   HeadOutput head(const at::Tensor& hidden_TD, const Batch& batch, const HeadRequest& request = {});
 
+  // Final norms of both, then fused_divergence of this model from `teacher`, whose hidden states of
+  // the same batch are teacher_TD: float32 [T]. The teacher gets no gradient.
+  at::Tensor divergence(const at::Tensor& hidden_TD, DecoderModel& teacher,
+                        const at::Tensor& teacher_TD, const Batch& batch,
+                        const DivergenceRequest& request);
+  // A classifier's score of each sequence of the batch at its last token (Batch::scored_tokens),
+  // after the final norm: float32 [num_sequences], differentiable; the same on all ranks that share
+  // the stream.
+  at::Tensor score(const at::Tensor& hidden_TD, const Batch& batch);
+
   const ModelConfig& config() const { return config_; }
 
  private:
+  const Parameter& output() const { return tied() ? *embedding_ : output_; }
+  // Opens the head's gate.
+  LogitFactors open_head(const at::Tensor& hidden_TD);
+
   ModelConfig config_;
   int64_t head_chunk_tokens_;
   int64_t mlp_tile_tokens_;

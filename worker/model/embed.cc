@@ -2,7 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
 
 namespace tessera {
 namespace {
@@ -10,6 +13,29 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
+
+// Elements of the matrix that are summed at a time where they cannot be summed in their place.
+constexpr int64_t kSummedElements = 1 << 24;
+
+// Adds up the rows of each token. In float32, of some columns at a time where that is not the type
+// of the sum: what a frequent token adds would soon be rounded away.
+void add_rows(const GradientSink::Place& place, const at::Tensor& tokens_T,
+              const at::Tensor& grad_TD) {
+  if (!place.begun) place.sum.zero_();
+  if (place.sum.scalar_type() == at::kFloat) {
+    place.sum.index_add_(0, tokens_T, grad_TD.to(at::kFloat));
+    return;
+  }
+  const int64_t rows = place.sum.size(0), width = place.sum.size(1);
+  const int64_t most = std::clamp<int64_t>(kSummedElements / rows, 1, width);
+  for (int64_t begin = 0; begin < width; begin += most) {
+    const int64_t count = std::min(most, width - begin);
+    const at::Tensor sum =
+        at::zeros({rows, count}, place.sum.options().dtype(at::kFloat))
+            .index_add_(0, tokens_T, grad_TD.narrow(1, begin, count).to(at::kFloat));
+    place.sum.narrow(1, begin, count).add_(sum);
+  }
+}
 
 // There is a backward because an input needs a gradient, and gets none: not the weight's leaf,
 // which would count that as its gradient's arrival.
@@ -28,9 +54,7 @@ struct Embed : Function<Embed> {
     auto* sink = reinterpret_cast<GradientSink*>(ctx->saved_data["sink"].toInt());
     at::Tensor grad_TD = grads[0];
     if (padding_idx >= 0) grad_TD = grad_TD * (tokens_T != padding_idx).unsqueeze(1);
-    const GradientSink::Place place = sink->place();
-    if (!place.begun) place.sum.zero_();
-    place.sum.index_add_(0, tokens_T, grad_TD.to(place.sum.scalar_type()));
+    add_rows(sink->place(), tokens_T, grad_TD);
     sink->done();
     const at::Tensor none;
     return {none, none, none, none};

@@ -54,6 +54,7 @@ class Experts : public FeedForward {
   Experts(const ModelConfig& config, const std::string& name, const std::string& held)
       : config_(config.experts),
         router_(name + ".gate", config.hidden_size, config_.num_experts, /*has_bias=*/false) {
+    router_.is_router = true;
     router_.weight.also_stored_as = {{held + ".gate.weight", router_.weight.shape, 0}};
     for (int64_t i = 0; i < config_.num_experts; ++i)
       experts_.emplace_back(config_, name, held, i, config.hidden_size);

@@ -4,8 +4,12 @@ namespace tessera {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
-    {"llama", read_llama}, {"mistral", read_mistral},     {"qwen2", read_qwen2},
-    {"qwen3", read_qwen3}, {"qwen3_moe", read_qwen3_moe}, {"mixtral", read_mixtral},
+    {"llama", "Llama", read_llama},
+    {"mistral", "Mistral", read_mistral},
+    {"qwen2", "Qwen2", read_qwen2},
+    {"qwen3", "Qwen3", read_qwen3},
+    {"qwen3_moe", "Qwen3Moe", read_qwen3_moe},
+    {"mixtral", "Mixtral", read_mixtral},
 };
 
 }  // namespace

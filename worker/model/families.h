@@ -11,6 +11,7 @@ namespace tessera {
 
 struct ModelFamily {
   std::string_view model_type;  // as in config.json
+  std::string_view class_name;  // of transformers' classes: "Llama" of LlamaForCausalLM
   // Fills all but model_type and unused_fields. Throws UserError for what the family does not have.
   void (*read)(const ConfigObject& root, ModelConfig& config);
 };

@@ -27,20 +27,6 @@ std::optional<int64_t> tokens_before(int64_t window) {
   return window > 0 ? std::optional(window - 1) : std::nullopt;
 }
 
-// What the kernel's backward takes beside its results, in LibTorch's mha_varlen_bwd. Made where
-// nothing is computed, and dropped.
-void allocate_backward_scratch(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
-                               int64_t num_documents) {
-  const int64_t tokens = q_TNH.size(0) + 128 * num_documents, heads = q_TNH.size(1);
-  const int64_t width = (q_TNH.size(2) + 31) / 32 * 32;
-  const auto wide = q_TNH.options().dtype(at::kFloat);
-  const at::Tensor row_sums = at::empty({heads, tokens}, wide);
-  const at::Tensor queries = at::empty({tokens, heads, width}, wide);
-  if (k_TKH.size(1) == heads) return;
-  const at::Tensor keys = at::empty(q_TNH.sizes(), k_TKH.options());
-  const at::Tensor values = at::empty(q_TNH.sizes(), k_TKH.options());
-}
-
 struct FlashVarlen : Function<FlashVarlen> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TKH,
                             const at::Tensor& v_TKH, const at::Tensor& cu_seqlens,
@@ -73,7 +59,7 @@ struct FlashVarlen : Function<FlashVarlen> {
     if (q.is_meta()) {
       const auto like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
       const variable_list made{like(q), like(k), like(v), none, none, none, none, none};
-      allocate_backward_scratch(q, k, cu_seqlens.size(0) - 1);
+      allocate_flash_backward_scratch(q, k, cu_seqlens.size(0) - 1);
       // Five products of the kind that forward has two of.
       count_kernel(ctx->saved_data["flops"].toDouble() * 5 / 2,
                    {grads[0], q, k, v, saved[3], made[0], made[1], made[2]});
@@ -93,6 +79,19 @@ struct FlashVarlen : Function<FlashVarlen> {
 
 }  // namespace
 
+void allocate_flash_backward_scratch(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
+                                     int64_t num_documents) {
+  const int64_t tokens = q_TNH.size(0) + 128 * num_documents, heads = q_TNH.size(1);
+  const int64_t width = (q_TNH.size(2) + 31) / 32 * 32;
+  const auto wide = q_TNH.options().dtype(at::kFloat);
+  const at::Tensor row_sums = at::empty({heads, tokens}, wide);
+  const at::Tensor queries = at::empty({tokens, heads, width}, wide);
+  if (k_TKH.size(1) == heads) return;
+  const std::vector<int64_t> wide_keys{k_TKH.size(0), heads, k_TKH.size(2)};
+  const at::Tensor keys = at::empty(wide_keys, k_TKH.options());
+  const at::Tensor values = at::empty(wide_keys, k_TKH.options());
+}
+
 bool has_flash_attention(const at::Tensor& q_TNH) {
   return kernel_device(q_TNH) == at::kCUDA &&
          (q_TNH.scalar_type() == at::kBFloat16 || q_TNH.scalar_type() == at::kHalf) &&
@@ -108,7 +107,7 @@ at::Tensor flash_attention(const at::Tensor& q_TNH, const at::Tensor& k_TKH,
   const at::Tensor bounds = at::tensor(cu_seqlens, at::kInt).to(q_TNH.device());
   return FlashVarlen::apply(q_TNH, k_TKH, v_TKH, bounds, max_length, options.window,
                             reinterpret_cast<int64_t>(options.kept),
-                            attention_flops(q_TNH, cu_seqlens, options.window, 2));
+                            attention_flops(q_TNH, attention_spans(cu_seqlens), options.window, 2));
 }
 
 }  // namespace tessera

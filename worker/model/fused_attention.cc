@@ -8,6 +8,7 @@
 
 #include "worker/kernels/causal_attention.h"
 #include "worker/kernels/tensor_ops.h"
+#include "worker/model/context_attention.h"
 
 namespace tessera {
 namespace {
@@ -15,15 +16,17 @@ namespace {
 // Documents are taken together up to so many tokens; a longer one is taken alone.
 constexpr int64_t kSpanTokens = 1024;
 
-// C tokens of whole documents.
+// C tokens of whole documents; where the stream is shared, all of this rank.
 struct Span {
   int64_t begin, length;
-  std::vector<int64_t> cu_seqlens;  // from `begin` on
+  std::vector<int64_t> cu_seqlens;  // from `begin` on; of a shared stream none
 
   at::Tensor of(const at::Tensor& x_T) const { return x_T.narrow(0, begin, length); }
 };
 
-std::vector<Span> spans_of(const std::vector<int64_t>& cu_seqlens) {
+std::vector<Span> spans_of(const Documents& documents) {
+  if (documents.part) return {{0, 2 * documents.part->chunk_tokens, {}}};
+  const std::vector<int64_t>& cu_seqlens = documents.cu_seqlens;
   std::vector<Span> spans;
   for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
     const int64_t begin = cu_seqlens[s], end = cu_seqlens[s + 1];
@@ -98,24 +101,46 @@ at::Tensor lse_of(const at::Tensor& lse, const Span& span, int64_t num_heads) {
   return lse.narrow(0, span.begin * num_heads, span.length * num_heads);
 }
 
+void attend_span_out(const at::Tensor& out_CNH, const at::Tensor& lse, const HeadParts& p,
+                     const SelfAttention& a, const Documents& documents, const Span& span) {
+  if (documents.part) {
+    context_attention_out(out_CNH, lse, p.q_CNH, p.k_CKH, p.v_CKH, documents, a.window);
+  } else {
+    causal_attention_out(out_CNH, lse, p.q_CNH, p.k_CKH, p.v_CKH, span.cu_seqlens, a.window);
+  }
+}
+
+void span_backward_out(const HeadParts& grads, const at::Tensor& grad_out_CNH, const HeadParts& p,
+                       const at::Tensor& out_CNH, const at::Tensor& lse, const SelfAttention& a,
+                       const Documents& documents, const Span& span) {
+  const AttentionGradients out{grads.q_CNH, grads.k_CKH, grads.v_CKH};
+  if (documents.part) {
+    context_attention_backward_out(out, grad_out_CNH, p.q_CNH, p.k_CKH, p.v_CKH, out_CNH, lse,
+                                   documents, a.window);
+  } else {
+    causal_attention_backward_out(out, grad_out_CNH, p.q_CNH, p.k_CKH, p.v_CKH, out_CNH, lse,
+                                  span.cu_seqlens, a.window);
+  }
+}
+
 }  // namespace
 
 void attend_out(const at::Tensor& attended, const at::Tensor& lse, const at::Tensor& x_TD,
                 const SelfAttention& a, const Stream& stream) {
-  const std::vector<Span> spans = spans_of(stream.documents->cu_seqlens);
+  const std::vector<Span> spans = spans_of(*stream.documents);
   const Buffers buffers(x_TD, a, spans);
   const at::Tensor out_TNH = attended.unflatten(1, {a.num_heads, a.head_dim});
   for (const Span& span : spans) {
     const Projected p(span.of(x_TD), a, stream, buffers, span);
-    causal_attention_out(span.of(out_TNH), lse_of(lse, span, a.num_heads), p.attended.q_CNH,
-                         p.attended.k_CKH, p.attended.v_CKH, span.cu_seqlens, a.window);
+    attend_span_out(span.of(out_TNH), lse_of(lse, span, a.num_heads), p.attended, a,
+                    *stream.documents, span);
   }
 }
 
 void attention_backward_(const at::Tensor& grad_TD, const at::Tensor& x_TD,
                          const at::Tensor& attended, const at::Tensor& lse, const SelfAttention& a,
                          const Stream& stream) {
-  const std::vector<Span> spans = spans_of(stream.documents->cu_seqlens);
+  const std::vector<Span> spans = spans_of(*stream.documents);
   const Buffers buffers(x_TD, a, spans);
   const at::Tensor all_grad_qkv = at::empty_like(buffers.qkv);
   const at::Tensor all_grad_attended =
@@ -136,10 +161,8 @@ void attention_backward_(const at::Tensor& grad_TD, const at::Tensor& x_TD,
     o.input_gradient(grad_attended, grad_CD);
     o.add_gradients(grad_CD, attended_C);
     const HeadParts grads(grad_qkv, a);
-    causal_attention_backward_out({grads.q_CNH, grads.k_CKH, grads.v_CKH}, heads(grad_attended),
-                                  p.attended.q_CNH, p.attended.k_CKH, p.attended.v_CKH,
-                                  heads(attended_C), lse_of(lse, span, a.num_heads),
-                                  span.cu_seqlens, a.window);
+    span_backward_out(grads, heads(grad_attended), p.attended, heads(attended_C),
+                      lse_of(lse, span, a.num_heads), a, *stream.documents, span);
     Projected::turn(grads, stream, span, /*back=*/true);
     if (q_norm) {
       rms_norm_backward_out(grads.q_CNH, q_norm->sum(), grads.q_CNH, p.raw.q_CNH, a.q_norm->value,

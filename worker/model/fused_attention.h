@@ -19,9 +19,11 @@ struct SelfAttention {
 };
 
 // All tensors are float32 on a CPU. Both functions work on some documents at a time, so that
-// queries, keys and values are never whole.
+// queries, keys and values are never whole; where the stream is shared with other ranks, on all of
+// this one's tokens, and they are collective.
 
-// Writes what heads attended to, before o: attended [T, N * H], and lse as causal_attention_out.
+// Writes what heads attended to, before o: attended [T, N * H], and lse as causal_attention_out
+// or context_attention_out.
 void attend_out(const at::Tensor& attended, const at::Tensor& lse, const at::Tensor& x_TD,
                 const SelfAttention& a, const Stream& stream);
 

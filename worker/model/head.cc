@@ -1,12 +1,8 @@
 #include "worker/model/head.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/isclose.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -15,8 +11,8 @@
 
 #include "worker/batch.h"
 #include "worker/memory/ledger.h"
+#include "worker/model/head_gradients.h"
 #include "worker/model/logits.h"
-#include "worker/model/weight_gradient.h"
 
 namespace tessera {
 namespace {
@@ -40,38 +36,6 @@ struct OutputGradients {
   }
 };
 
-// Gradients of the hidden states and the weight, a chunk of labelled tokens at a time.
-class HeadGradients {
- public:
-  HeadGradients(const at::Tensor& hidden_TD, const at::Tensor& weight_VD, bool needs_weight,
-                GradientSink* sink)
-      : hidden_TD_(at::zeros_like(hidden_TD)), weight_VD_(weight_VD) {
-    if (needs_weight || sink != nullptr) weight_gradient_.emplace(weight_VD, sink);
-  }
-
-  void add(const at::Tensor& rows_C, const at::Tensor& hidden_CD, const at::Tensor& grad_logits,
-           const LogitChunks& chunks) {
-    hidden_TD_.index_copy_(0, rows_C, at::mm(grad_logits, weight_VD_));
-    if (weight_gradient_) weight_gradient_->add(grad_logits, hidden_CD, chunks.scratch());
-  }
-
-  at::Tensor hidden() const { return hidden_TD_; }
-  // Undefined where none is wanted, or the sink has it.
-  at::Tensor finish_weight() {
-    return weight_gradient_ ? weight_gradient_->finish() : at::Tensor();
-  }
-
- private:
-  at::Tensor hidden_TD_;
-  std::optional<WeightGradient> weight_gradient_;
-  const at::Tensor& weight_VD_;
-};
-
-bool agrees(const at::Tensor& given, const at::Tensor& known) {
-  const at::Tensor close = at::isclose(given, known, /*rtol=*/1e-6, /*atol=*/0).all();
-  return close.is_meta() || close.item<bool>();
-}
-
 struct FusedHead : Function<FusedHead> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden_TD,
                                const at::Tensor& weight_VD, const at::Tensor& labels_T,
@@ -81,7 +45,8 @@ struct FusedHead : Function<FusedHead> {
     auto* sink = reinterpret_cast<GradientSink*>(sink_pointer);
     const at::Tensor labels_L = labels_T.index_select(0, rows_L);
     const int64_t num_labels = rows_L.size(0);
-    const LabelStatsOut outputs = make_label_stats(num_labels, hidden_TD.options());
+    const LabelStatsOut outputs = make_label_stats(num_labels, hidden_TD.options(),
+                                                   {request.mean_logits, request.log_sum_sq_probs});
     std::optional<HeadGradients> gradients;
     OutputGradients known;
     if (request.gradient.logprobs_T.defined()) {
@@ -102,7 +67,8 @@ struct FusedHead : Function<FusedHead> {
         const OutputGradients grads = known.narrow(begin, count);
         if (request.gradient.times_probability) grads.logprobs.mul_(stats.logprob_C.exp());
         gradients->add(rows, hidden_CD,
-                       chunks.gradient(labels, stats, grads.logprobs, grads.mean_logprobs), chunks);
+                       chunks.gradient(labels, stats, grads.logprobs, grads.mean_logprobs),
+                       chunks.scratch());
       }
     }
     if (gradients) {
@@ -118,8 +84,15 @@ struct FusedHead : Function<FusedHead> {
     const at::Tensor none = at::zeros({labels_T.size(0)}, outputs.logprob_C.options());
     const auto all = [&](const at::Tensor& x_L) { return none.index_copy(0, rows_L, x_L); };
     const at::Tensor entropy_T = all(outputs.entropy_C), correct_T = all(outputs.correct_C);
-    ctx->mark_non_differentiable({entropy_T, correct_T});
     variable_list results{all(outputs.logprob_C), entropy_T, correct_T};
+    variable_list constants{entropy_T, correct_T};
+    for (const at::Tensor* more_L : {&outputs.mean_logit_C, &outputs.log_sum_sq_C}) {
+      if (!more_L->defined()) continue;
+      results.push_back(all(*more_L));
+      constants.push_back(results.back());
+    }
+    ctx->mark_non_differentiable(constants);
+    ctx->saved_data["mean_logprobs"] = request.mean_logprobs;
     if (request.mean_logprobs) results.push_back(all(outputs.mean_logprob_C));
     return results;
   }
@@ -128,14 +101,15 @@ struct FusedHead : Function<FusedHead> {
     const OwnerScope scope(Owner::kHead);
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& rows_L = saved[0];
-    const OutputGradients grads_T{grads[0], grads.size() > 3 ? grads[3] : at::Tensor()};
+    const bool of_mean = ctx->saved_data["mean_logprobs"].toBool();
+    const OutputGradients grads_T{grads[0], of_mean ? grads.back() : at::Tensor()};
     const OutputGradients grads_L = grads_T.select(rows_L);
     auto* sink = reinterpret_cast<GradientSink*>(ctx->saved_data["sink"].toInt());
     auto* sink_at_end = reinterpret_cast<GradientSink*>(ctx->saved_data["sink_at_end"].toInt());
     const at::Tensor none;
     if (ctx->saved_data["gradients_are_made"].toBool()) {
-      TORCH_CHECK(agrees(grads_L.logprobs, saved[1]) &&
-                      (!saved[2].defined() || agrees(grads_L.mean_logprobs, saved[2])),
+      TORCH_CHECK(gradients_agree(grads_L.logprobs, saved[1]) &&
+                      (!saved[2].defined() || gradients_agree(grads_L.mean_logprobs, saved[2])),
                   "an objective said another gradient than its loss has");
       if (sink_at_end != nullptr) sink_at_end->done();
       return {saved[3], saved[4], none, none, none, none, none, none};
@@ -156,7 +130,7 @@ struct FusedHead : Function<FusedHead> {
         gradients.add(
             part(rows_L), hidden_CD,
             chunks.gradient(part(labels_L), stats, grads_C.logprobs, grads_C.mean_logprobs),
-            chunks);
+            chunks.scratch());
       }
     }
     const at::Tensor grad_weight_VD = gradients.finish_weight();
@@ -182,7 +156,12 @@ HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
       FusedHead::apply(hidden_TD, weight_sink.sink == nullptr ? weight_VD : weight_VD.detach(),
                        labels.labels_T, labels.rows_L, chunk_tokens, wanted,
                        reinterpret_cast<int64_t>(weight_sink.sink), weight_sink.is_last_use);
-  return {outputs[0], outputs[1], outputs[2], wanted.mean_logprobs ? outputs[3] : at::Tensor()};
+  HeadOutput out{outputs[0], outputs[1], outputs[2]};
+  size_t next = 3;
+  if (wanted.mean_logits) out.mean_logits_T = outputs[next++];
+  if (wanted.log_sum_sq_probs) out.log_sum_sq_probs_T = outputs[next++];
+  if (wanted.mean_logprobs) out.mean_logprobs_T = outputs[next];
+  return out;
 }
 
 }  // namespace tessera

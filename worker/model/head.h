@@ -19,6 +19,10 @@ struct HeadOutput {
   // float32, differentiable: the mean of log p over the vocabulary, 0 where the label is ignored.
   // Undefined unless asked for.
   at::Tensor mean_logprobs_T;
+  // float32, 0 where the label is ignored; undefined unless asked for. The mean of the logits over
+  // the vocabulary, and the log of the sum of p^2 over it.
+  at::Tensor mean_logits_T;
+  at::Tensor log_sum_sq_probs_T;
 };
 
 // The gradient that an objective's loss will have with respect to the outputs, where the objective
@@ -39,6 +43,15 @@ struct HeadLabels {
 struct HeadRequest {
   bool mean_logprobs = false;
   KnownGradient gradient;
+  bool mean_logits = false;
+  bool log_sum_sq_probs = false;
+};
+
+// Where the gradient of the weight is added up, in float32; the weight gets none from autograd
+// then.
+struct HeadWeightSink {
+  GradientSink* sink = nullptr;  // null: nowhere
+  bool is_last_use = true;       // whether that is then the whole gradient
 };
 
 // hidden_TD and weight_VD in the compute dtype. Softmax and sums are taken in float32. Memory
@@ -48,13 +61,6 @@ struct HeadRequest {
 // With request.gradient, gradients are made in forward, while a chunk's logits are there anyway,
 // and backward runs no matrix product: three instead of four in all. Backward throws when the
 // gradient turns out to be another. Each forward has one backward.
-//
-// With `weight_sink`, the gradient of the weight is added up there, in float32, and the weight gets
-// none from autograd. `is_last_use`: whether that is then the whole gradient.
-struct HeadWeightSink {
-  GradientSink* sink = nullptr;
-  bool is_last_use = true;
-};
 HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
                       const HeadLabels& labels, int64_t chunk_tokens,
                       const HeadRequest& request = {}, const HeadWeightSink& weight_sink = {});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/accumulate.h>
 
 #include <cstdint>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "worker/batch.h"
 #include "worker/kernels/quantized_ops.h"
+#include "worker/model/dropout.h"
 #include "worker/model/gradient_sink.h"
 
 namespace tessera {
@@ -25,8 +27,9 @@ struct StoredPart {
   int64_t begin = 0;
 };
 
-// What a parameter begins with that no checkpoint of the model holds (worker/model/lora.h).
-enum class Fresh : uint8_t { kNo, kZeros, kUniform, kRowNorms };
+// What a parameter begins with that no checkpoint of the model holds (worker/model/lora.h);
+// kNormal: that a checkpoint may hold.
+enum class Fresh : uint8_t { kNo, kZeros, kUniform, kRowNorms, kNormal };
 
 // A weight, by its name in the Hugging Face checkpoint, or an adapter's by its name in PEFT's.
 // `value` is set from outside (by the sharder); a layer reads it in forward, while its gate is
@@ -39,16 +42,22 @@ struct Parameter {
   GradientSink* gradient_sink = nullptr;        // set with `value`; null where it is not trained
   // Else its value is never changed and no gradient of it is made. Set before the model is sharded.
   bool trainable = true;
+  bool of_adapter = false;  // an adapter directory holds it, not the model's
   Fresh fresh = Fresh::kNo;
   const Parameter* fresh_from = nullptr;  // kRowNorms: of this matrix
+  double fresh_deviation = 0;             // kNormal: standard deviation
   // Of a matrix that is not trained: `value` holds bytes (worker/model/quantized.h), not numbers.
   Quantization quantization = Quantization::kNone;
 
+  // Elements of the weight, however it is stored.
+  int64_t numel() const { return c10::multiply_integers(shape); }
   bool is_quantized() const { return quantization != Quantization::kNone; }
+  // Where what lies in those bytes.
+  QuantizedLayout byte_layout() const { return quantized_layout(quantization, shape[0], shape[1]); }
   // The shape of `value`.
   std::vector<int64_t> stored_shape() const {
     if (!is_quantized()) return shape;
-    return {quantized_layout(quantization, shape[0], shape[1]).bytes};
+    return {byte_layout().bytes};
   }
 
   // Norm weights and biases are not decayed; lengths of rows are (as transformers has it).
@@ -60,8 +69,9 @@ struct Stream {
   const Documents* documents;
   at::Tensor cos_TH;  // [T, H / 2] in the compute dtype: rotary angles at each token's position
   at::Tensor sin_TH;
-  bool training = false;  // whether there is dropout and noise
-  uint64_t draw = 0;      // names the random draws of this forward (worker/model/dropout.h)
+  bool training = false;   // whether there is dropout and noise
+  uint64_t draw = 0;       // names the random draws of this forward (worker/model/dropout.h)
+  DrawnTokens drawn = {};  // which of the tokens that they are for these are
   RouterBalance* balance = nullptr;  // where layers of experts count; null where there are none
   // See AttentionOptions::kept. Of one layer: set by what runs that layer again in backward.
   AttentionOutputs* kept_attention = nullptr;
@@ -70,6 +80,7 @@ struct Stream {
   // Tokens that what works on each token alone takes at a time (worker/model/tiled.h). 0: all.
   int64_t mlp_tile_tokens = 0;
   int64_t first_token = 0;  // where such a part begins in the stream
+  bool adapters = true;     // whether adapters take part
 };
 
 // What a layer that is run again in backward keeps beside its input.

@@ -39,16 +39,18 @@ at::Tensor Linear::product(const at::Tensor& x_TI) const {
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x_TI, const Stream& stream) const {
-  if (adapter && adapter->has_magnitude()) return with_magnitude(x_TI, stream);
+  const bool adapted = adapter && stream.adapters;
+  if (adapted && adapter->has_magnitude()) return with_magnitude(x_TI, stream);
   at::Tensor y_TO;
   if (has_bias() && !weight.is_quantized()) {
     y_TO = at::linear(x_TI, weight.value, bias.value);
   } else {
     y_TO = has_bias() ? product(x_TI) + bias.value : product(x_TI);
   }
-  if (!adapter) return y_TO;
+  if (!adapted) return y_TO;
   const double dropout = stream.training ? adapter->dropout : 0;
-  return y_TO + lora_product(x_TI, *adapter, dropout, make_draw({stream.draw, adapter->draw}));
+  return y_TO + lora_product(x_TI, *adapter, dropout, make_draw({stream.draw, adapter->draw}),
+                             stream.drawn);
 }
 
 // Each row of W + scale * B A brought to its own length. With dropout, what the rescaling adds is
@@ -62,7 +64,7 @@ at::Tensor Linear::with_magnitude(const at::Tensor& x_TI, const Stream& stream) 
   at::Tensor y_TO;
   if (stream.training && lora.dropout > 0) {
     const at::Tensor seen_TI =
-        seeded_dropout(x_TI, lora.dropout, make_draw({stream.draw, lora.draw}));
+        seeded_dropout(x_TI, lora.dropout, make_draw({stream.draw, lora.draw}), stream.drawn);
     const at::Tensor low_rank_TO = lora_product(seen_TI, lora, /*dropout=*/0, /*draw=*/0);
     y_TO = plain_TO + (factor_O - 1) * product(seen_TI) + factor_O * low_rank_TO;
   } else {

@@ -16,6 +16,7 @@ struct Linear {
   Parameter weight;                      // [out, in]
   Parameter bias;                        // [out]; no name where there is none
   std::unique_ptr<LoraAdapter> adapter;  // null: none
+  bool is_router = false;                // chooses experts: never quantized
 
   Linear(const std::string& name, int64_t in, int64_t out, bool has_bias);
 

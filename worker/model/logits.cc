@@ -16,6 +16,8 @@ void label_stats_by_aten(const LabelStatsOut& stats, const at::Tensor& exps_CV,
   stats.correct_C.copy_(logits.argmax(1) == labels_C);
   stats.logprob_C.copy_(logprobs.gather(1, labels_C.unsqueeze(1)).squeeze(1));
   stats.mean_logprob_C.copy_(logprobs.mean(1));
+  if (stats.mean_logit_C.defined()) stats.mean_logit_C.copy_(logits.mean(1));
+  if (stats.log_sum_sq_C.defined()) stats.log_sum_sq_C.copy_(at::logsumexp(logprobs * 2, {1}));
   exps_CV.copy_(logprobs.exp());
   stats.entropy_C.copy_((logprobs * exps_CV).sum(1).neg_());
   stats.sum_of_exps_C.fill_(1);
@@ -39,15 +41,21 @@ void logit_gradient_by_aten(const at::Tensor& grad_CV, const at::Tensor& exps_CV
 
 }  // namespace
 
-LabelStatsOut make_label_stats(int64_t count, const at::TensorOptions& options) {
-  const auto make = [&] { return at::empty({count}, options.dtype(at::kFloat)); };
-  return {make(), make(), make(), make(), make()};
+LabelStatsOut make_label_stats(int64_t count, const at::TensorOptions& options,
+                               const MoreLabelStats& more) {
+  const auto make = [&](bool wanted = true) {
+    return wanted ? at::empty({count}, options.dtype(at::kFloat)) : at::Tensor();
+  };
+  return {make(), make(), make(), make(), make(), make(more.mean_logit), make(more.log_sum_sq)};
 }
 
 LabelStatsOut narrow(const LabelStatsOut& stats, int64_t begin, int64_t count) {
-  const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, count); };
-  return {part(stats.logprob_C), part(stats.mean_logprob_C), part(stats.entropy_C),
-          part(stats.correct_C), part(stats.sum_of_exps_C)};
+  const auto part = [&](const at::Tensor& x) {
+    return x.defined() ? x.narrow(0, begin, count) : x;
+  };
+  return {part(stats.logprob_C),   part(stats.mean_logprob_C), part(stats.entropy_C),
+          part(stats.correct_C),   part(stats.sum_of_exps_C),  part(stats.mean_logit_C),
+          part(stats.log_sum_sq_C)};
 }
 
 LogitChunks::LogitChunks(const at::Tensor& weight_VD, int64_t chunk_tokens)

@@ -8,8 +8,12 @@
 
 namespace tessera {
 
-// float32 [count] each.
-LabelStatsOut make_label_stats(int64_t count, const at::TensorOptions& options);
+// float32 [count] each, the last two where they are wanted.
+struct MoreLabelStats {
+  bool mean_logit = false, log_sum_sq = false;
+};
+LabelStatsOut make_label_stats(int64_t count, const at::TensorOptions& options,
+                               const MoreLabelStats& more = {});
 // Tokens [begin, begin + count) of them, as views.
 LabelStatsOut narrow(const LabelStatsOut& stats, int64_t begin, int64_t count);
 

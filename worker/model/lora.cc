@@ -24,13 +24,16 @@ constexpr uint64_t kFreshAdapter = 0x6C6F7261;  // "lora": names the values of n
 
 struct LowRankProduct : Function<LowRankProduct> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_TI, const at::Tensor& a_RI,
-                            const at::Tensor& b_OR, double scale, double dropout, int64_t draw) {
-    const at::Tensor low_TR =
-        at::mm(seeded_dropout(x_TI, dropout, static_cast<uint64_t>(draw)), a_RI.t());
+                            const at::Tensor& b_OR, double scale, double dropout, int64_t draw,
+                            const std::vector<int64_t>& tokens) {
+    const at::Tensor low_TR = at::mm(
+        seeded_dropout(x_TI, dropout, static_cast<uint64_t>(draw), DrawnTokens::from_flat(tokens)),
+        a_RI.t());
     ctx->save_for_backward({x_TI, a_RI, b_OR, low_TR});
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["dropout"] = dropout;
     ctx->saved_data["draw"] = draw;
+    ctx->saved_data["tokens"] = tokens;
     return at::mm(low_TR, b_OR.t()).mul_(scale);
   }
 
@@ -39,25 +42,26 @@ struct LowRankProduct : Function<LowRankProduct> {
     const at::Tensor &x_TI = saved[0], &a_RI = saved[1], &b_OR = saved[2], &low_TR = saved[3];
     const double dropout = ctx->saved_data["dropout"].toDouble();
     const auto draw = static_cast<uint64_t>(ctx->saved_data["draw"].toInt());
+    const DrawnTokens tokens = DrawnTokens::from_flat(ctx->saved_data["tokens"].toIntVector());
     const at::Tensor grad_TO = grads[0].contiguous() * ctx->saved_data["scale"].toDouble();
     const at::Tensor grad_low_TR = at::mm(grad_TO, b_OR);
     at::Tensor grad_x, grad_a, grad_b;
     if (ctx->needs_input_grad(2)) grad_b = at::mm(grad_TO.t(), low_TR);
     if (ctx->needs_input_grad(1))
-      grad_a = at::mm(grad_low_TR.t(), seeded_dropout(x_TI, dropout, draw));
+      grad_a = at::mm(grad_low_TR.t(), seeded_dropout(x_TI, dropout, draw, tokens));
     if (ctx->needs_input_grad(0)) {
-      grad_x = seeded_dropout(at::mm(grad_low_TR, a_RI), dropout, draw);
+      grad_x = seeded_dropout(at::mm(grad_low_TR, a_RI), dropout, draw, tokens);
     }
-    return {grad_x, grad_a, grad_b, at::Tensor(), at::Tensor(), at::Tensor()};
+    return {grad_x, grad_a, grad_b, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
 at::Tensor lora_product(const at::Tensor& x_TI, const LoraAdapter& adapter, double dropout,
-                        uint64_t draw) {
+                        uint64_t draw, const DrawnTokens& tokens) {
   return LowRankProduct::apply(x_TI, adapter.a.value, adapter.b.value, adapter.scale, dropout,
-                               static_cast<int64_t>(draw));
+                               static_cast<int64_t>(draw), tokens.flat());
 }
 
 // |w + s b A|^2 = |w|^2 + 2 s (w A^T) b + s^2 b (A A^T) b, row by row: nothing as large as the
@@ -81,15 +85,20 @@ void fill_fresh(const Parameter& parameter, uint64_t seed, int64_t begin, const 
     out.zero_();
     return;
   }
-  TORCH_CHECK(parameter.fresh == Fresh::kUniform, parameter.name, " is not drawn");
+  const bool is_normal = parameter.fresh == Fresh::kNormal;
+  TORCH_CHECK(is_normal || parameter.fresh == Fresh::kUniform, parameter.name, " is not drawn");
   const OwnerScope scope(Owner::kOther);
   // Whole, so that the values do not depend on who holds which part.
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU).clone();
   generator.set_current_seed(make_draw({seed, kFreshAdapter, make_draw(parameter.name)}));
-  const double bound = 1 / std::sqrt(static_cast<double>(parameter.shape[1]));
-  const at::Tensor whole =
-      at::empty(parameter.shape, at::kFloat).uniform_(-bound, bound, generator).view({-1});
-  out.copy_(whole.narrow(0, begin, out.numel()));
+  const at::Tensor whole = at::empty(parameter.shape, at::kFloat);
+  if (is_normal) {
+    whole.normal_(0, parameter.fresh_deviation, generator);
+  } else {
+    const double bound = 1 / std::sqrt(static_cast<double>(parameter.shape[1]));
+    whole.uniform_(-bound, bound, generator);
+  }
+  out.copy_(whole.view({-1}).narrow(0, begin, out.numel()));
 }
 
 }  // namespace tessera

@@ -26,23 +26,23 @@ struct LoraAdapter {
   bool has_magnitude() const { return !magnitude.name.empty(); }
   // Whether the product is x W^T + scale * (x A^T) B^T, and nothing else.
   bool is_plain(const Stream& stream) const {
-    return !has_magnitude() && !(stream.training && dropout > 0);
+    return stream.adapters && !has_magnitude() && !(stream.training && dropout > 0);
   }
 };
 
 // scale * (drop(x_TI) A^T) B^T: [T, O]. Differentiable by x, A and B. Keeps x and a [T, R], and
 // draws the mask again in backward.
 at::Tensor lora_product(const at::Tensor& x_TI, const LoraAdapter& adapter, double dropout,
-                        uint64_t draw);
+                        uint64_t draw, const DrawnTokens& tokens = {});
 
 // The length of each row of W + scale * B A: float32 [O]. Not differentiable: DoRA takes it as a
 // constant.
 at::Tensor adapted_row_norms(const at::Tensor& weight_OI, const LoraAdapter& adapter);
 
 struct LoraOptions {
-  int64_t rank = 16;
-  double alpha = 32;
-  double dropout = 0.05;
+  int64_t rank = 0;
+  double alpha = 0;
+  double dropout = 0;
   // Ends of names at a dot ("q_proj", "mlp.gate_proj"); "all-linear": all linear layers of blocks.
   // Empty: q_proj and v_proj, PEFT's choice for these families.
   std::vector<std::string> target_modules;
@@ -52,8 +52,8 @@ struct LoraOptions {
   bool dora = false;
 };
 
-// Freezes the model but for modules_to_save, and puts adapters on its linear layers. Call before
-// anything is put around its layers. Throws UserError where a name fits nothing.
+// Freezes the model but for modules_to_save and a classifier's scores, and puts adapters on its
+// linear layers, before anything is put around these. Throws UserError where a name fits nothing.
 void add_adapters(DecoderModel& model, const LoraOptions& options);
 
 // The last parts of the names of all layers with adapters, each once, in order: what PEFT calls
@@ -61,8 +61,9 @@ void add_adapters(DecoderModel& model, const LoraOptions& options);
 std::vector<std::string> adapted_modules(DecoderModel& model);
 
 // Values of a new parameter's elements [begin, begin + out.numel()) that are not stored anywhere:
-// A uniform within 1 / sqrt(I) on either side (kaiming_uniform with a = sqrt(5), as PEFT), drawn
-// from the seed and its name alone; B zeros. float32, on the CPU.
+// A uniform within 1 / sqrt(I) on either side (kaiming_uniform with a = sqrt(5), as PEFT), a matrix
+// of scores normal (as transformers), drawn from the seed and its name alone; B zeros. float32, on
+// the CPU.
 void fill_fresh(const Parameter& parameter, uint64_t seed, int64_t begin, const at::Tensor& out);
 
 }  // namespace tessera

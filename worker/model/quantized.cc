@@ -1,5 +1,6 @@
 #include "worker/model/quantized.h"
 
+#include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
@@ -101,7 +102,7 @@ void put_blocks(const BytePart& part, Quantization kind, const QuantizedLayout& 
   if (part.touches(0, all_codes)) {
     const int64_t end = std::min(part.end(), all_codes);
     quantize_blocks(kind, layout, elements, part.begin() / code_bytes,
-                    (end + code_bytes - 1) / code_bytes, put);
+                    at::ceil_div(end, code_bytes), put);
   }
   if (!nested && part.touches(layout.scales, layout.bytes)) {
     const int64_t first = (std::max(part.begin(), layout.scales) - layout.scales) / 4;
@@ -118,7 +119,7 @@ void put_nested_scales(const BytePart& part, const QuantizedLayout& layout,
                     all.narrow(0, block, count).copy_(scales);
                   });
   std::vector<uint8_t> codes(layout.num_scales);
-  std::vector<float> groups((layout.num_scales + kNf4ScaleGroup - 1) / kNf4ScaleGroup);
+  std::vector<float> groups(at::ceil_div(layout.num_scales, kNf4ScaleGroup));
   float mean = 0;
   nest_scales(all, codes.data(), groups.data(), &mean);
   part.put(layout.scales, codes.data(), std::ssize(codes));
@@ -131,14 +132,9 @@ void put_nested_scales(const BytePart& part, const QuantizedLayout& layout,
 void quantize_matrices(DecoderModel& model, Quantization kind) {
   for (const auto& layer : model.layers()) {
     for (Linear* linear : layer->linears()) {
-      const bool is_router = linear->name().ends_with(".gate");
-      if (!linear->weight.trainable && !is_router) linear->weight.quantization = kind;
+      if (!linear->weight.trainable && !linear->is_router) linear->weight.quantization = kind;
     }
   }
-}
-
-QuantizedLayout layout_of_bytes(const Parameter& parameter) {
-  return quantized_layout(parameter.quantization, parameter.shape[0], parameter.shape[1]);
 }
 
 at::Tensor dequantized_rows(const Parameter& parameter, int64_t first, int64_t count,
@@ -151,7 +147,7 @@ at::Tensor dequantized_rows(const Parameter& parameter, int64_t first, int64_t c
   const int64_t skipped = rows ? 0 : first * width % kNf4Block;
   const at::Tensor values =
       at::empty({count * width + skipped}, parameter.value.options().dtype(dtype));
-  dequantize_out(values, parameter.value, parameter.quantization, layout_of_bytes(parameter),
+  dequantize_out(values, parameter.value, parameter.quantization, parameter.byte_layout(),
                  first * width - skipped);
   return values.narrow(0, skipped, count * width).view({count, width});
 }
@@ -168,7 +164,7 @@ void read_quantized(const Parameter& parameter, const ElementReader& elements, i
                     const at::Tensor& out) {
   const c10::NoGradGuard no_grad;
   const OwnerScope scope(Owner::kOther);
-  const QuantizedLayout layout = layout_of_bytes(parameter);
+  const QuantizedLayout layout = parameter.byte_layout();
   const BytePart part(begin, out);
   out.zero_();  // between the parts
   put_blocks(part, parameter.quantization, layout, elements);

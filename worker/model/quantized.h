@@ -16,9 +16,6 @@ class DecoderModel;
 // the norms or what chooses experts.
 void quantize_matrices(DecoderModel& model, Quantization kind);
 
-// The layout of a quantized parameter's bytes.
-QuantizedLayout layout_of_bytes(const Parameter& parameter);
-
 // The matrix [rows, width] that the bytes in `parameter.value` stand for, or some of its rows, in a
 // new tensor. Charged to Owner::kCommunication, like the bytes that were gathered.
 at::Tensor dequantized(const Parameter& parameter, at::ScalarType dtype);

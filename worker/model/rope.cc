@@ -13,6 +13,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "worker/model/document_stretches.h"
+
 namespace tessera {
 namespace {
 
@@ -90,11 +92,13 @@ RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim, const Docum
     return inverse_frequencies(rope, head_dim, length).to(positions_T1.device()).unsqueeze(0);
   };
   at::Tensor angles_TH = positions_T1 * frequencies(/*length=*/0);
-  for (int64_t s = 0; rope.type == Type::kDynamic && s < documents.num_documents(); ++s) {
-    const int64_t begin = documents.cu_seqlens[s], length = documents.cu_seqlens[s + 1] - begin;
-    if (length <= rope.max_positions) continue;
-    angles_TH.narrow(0, begin, length)
-        .copy_(positions_T1.narrow(0, begin, length) * frequencies(length));
+  if (rope.type == Type::kDynamic) {
+    each_stretch(documents, [&](int64_t s, int64_t begin, int64_t count) {
+      const int64_t length = documents.cu_seqlens[s + 1] - documents.cu_seqlens[s];
+      if (length <= rope.max_positions) return;
+      angles_TH.narrow(0, begin, count)
+          .copy_(positions_T1.narrow(0, begin, count) * frequencies(length));
+    });
   }
   const auto scaled = [&](const at::Tensor& table) {
     return (rope.attention_factor == 1 ? table : table * rope.attention_factor).to(dtype);

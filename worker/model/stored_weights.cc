@@ -21,6 +21,17 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
+// Whether the files hold the matrix of scores, which else is new. Those of another number of scores
+// are none to go on from.
+bool holds(const WeightFiles& weights, const Parameter& scores) {
+  const auto found = weights.tensors().find(scores.name);
+  if (found == weights.tensors().end()) return false;
+  if (found->second.shape == scores.shape) return true;
+  throw UserError("model.path", "tensor " + scores.name + " has shape " +
+                                    shape_text(found->second.shape) + ", must have " +
+                                    shape_text(scores.shape) + ": one score a document");
+}
+
 // Whether two tensors of the files hold the same numbers.
 bool are_equal(const WeightFiles& weights, const std::string& one, const std::string& other) {
   const OwnerScope scope(Owner::kParameters);
@@ -45,9 +56,10 @@ void check_tied(const Parameter& embedding, const WeightFiles& weights) {
                                     "; set tie_word_embeddings to false, or drop one of the two");
 }
 
-// Tables that old checkpoints carry along, and what the embedding serves for.
+// Tables that old checkpoints carry along, what the embedding serves for, and what scores replace.
 bool is_harmless(const std::string& tensor, const DecoderModel& model) {
-  return tensor.ends_with(".rotary_emb.inv_freq") || (model.tied() && tensor == kOutput);
+  const bool has_output = !model.tied() && !model.config().is_classifier();
+  return tensor.ends_with(".rotary_emb.inv_freq") || (!has_output && tensor == kOutput);
 }
 
 }  // namespace
@@ -68,6 +80,11 @@ StoredPart find_stored(const Parameter& parameter, const WeightFiles& weights) {
                   "the weights have no tensor " + parameter.name + ", which config.json calls for");
 }
 
+bool is_new(const Parameter& parameter, const WeightFiles& weights) {
+  if (parameter.fresh == Fresh::kNormal) return !holds(weights, parameter);
+  return parameter.fresh != Fresh::kNo;
+}
+
 std::vector<const Parameter*> all_parameters(DecoderModel& model) {
   std::vector<const Parameter*> parameters;
   for (const auto& layer : model.layers()) {
@@ -77,10 +94,21 @@ std::vector<const Parameter*> all_parameters(DecoderModel& model) {
   return parameters;
 }
 
+ParameterCounts count_parameters(DecoderModel& model) {
+  ParameterCounts counts;
+  for (const Parameter* parameter : all_parameters(model)) {
+    const int64_t numel = parameter->numel();
+    counts.all += numel;
+    if (parameter->fresh == Fresh::kNo) counts.stored += numel;
+    if (parameter->trainable) counts.trainable += numel;
+  }
+  return counts;
+}
+
 std::vector<std::string> check_weights(DecoderModel& model, const WeightFiles& weights) {
   std::set<std::string> used;
   for (const Parameter* parameter : all_parameters(model)) {
-    if (parameter->fresh != Fresh::kNo) continue;
+    if (is_new(*parameter, weights)) continue;
     used.insert(find_stored(*parameter, weights).name);
   }
   if (model.tied()) check_tied(*model.layers().front()->parameters().front(), weights);

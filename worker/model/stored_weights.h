@@ -14,8 +14,20 @@ namespace tessera {
 // shape is another.
 StoredPart find_stored(const Parameter& parameter, const WeightFiles& weights);
 
+// Whether `parameter` begins with values of its own (fill_fresh), and not with the files'. Throws
+// UserError("model.path", ...) where these have its name in another shape.
+bool is_new(const Parameter& parameter, const WeightFiles& weights);
+
 // All parameters of the model: the embedding's, each block's, the head's.
 std::vector<const Parameter*> all_parameters(DecoderModel& model);
+
+// Their elements.
+struct ParameterCounts {
+  int64_t all = 0;
+  int64_t stored = 0;  // in the model's files; of the others a run makes the first values
+  int64_t trainable = 0;
+};
+ParameterCounts count_parameters(DecoderModel& model);
 
 // Throws UserError("model.path", ...) naming the first parameter of `model` that the files lack or
 // hold in another shape, and where they hold an output matrix that differs from the embedding it

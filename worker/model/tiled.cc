@@ -86,22 +86,43 @@ class TileLeaf {
 // Tokens [begin, begin + count), and the stream as they see it.
 struct Tile {
   int64_t begin, count;
+  int64_t name;            // the place in the whole stream where the tile it is of begins
+  DrawnTokens drawn = {};  // its tokens among that one's
 
   at::Tensor of(const at::Tensor& x_TD) const { return x_TD.narrow(0, begin, count); }
   Stream of(const Stream& stream) const {
     Stream own = stream;
     own.first_token += begin;
-    own.draw = make_draw({stream.draw, static_cast<uint64_t>(begin)});  // no mask twice
+    own.draw = make_draw({stream.draw, static_cast<uint64_t>(name)});  // no mask twice
+    own.drawn = drawn;
     return own;
   }
 };
 
-std::vector<Tile> tiles_of(int64_t num_tokens, int64_t tile_tokens) {
+// Of a part of a stream: what it has of the whole stream's tiles.
+std::vector<Tile> tiles_of(int64_t num_tokens, const Stream& stream) {
+  const int64_t size = stream.mlp_tile_tokens;
   std::vector<Tile> tiles;
-  for (int64_t begin = 0; begin < num_tokens; begin += tile_tokens) {
-    tiles.push_back({begin, std::min(tile_tokens, num_tokens - begin)});
+  if (stream.drawn.are_all()) {
+    for (int64_t begin = 0; begin < num_tokens; begin += size)
+      tiles.push_back({begin, std::min(size, num_tokens - begin), begin});
+    return tiles;
+  }
+  int64_t row = 0;
+  for (const DrawnTokens::Stretch& stretch : stream.drawn.stretches) {
+    for (int64_t done = 0, count = 0; done < stretch.count; done += count, row += count) {
+      const int64_t place = stretch.begin + done, within = place % size;
+      count = std::min(size - within, stretch.count - done);
+      const int64_t there = std::clamp<int64_t>(stream.drawn.num_tokens - place + within, 0, size);
+      tiles.push_back({row, count, place - within, {there, {{within, count}}}});
+    }
   }
   return tiles;
+}
+
+// Tokens of the whole stream.
+int64_t num_all_tokens(int64_t num_tokens, const Stream& stream) {
+  return stream.drawn.are_all() ? num_tokens : stream.drawn.num_tokens;
 }
 
 struct RunInTiles : Function<RunInTiles> {
@@ -114,7 +135,7 @@ struct RunInTiles : Function<RunInTiles> {
     ctx->saved_data["stream"] = stream_pointer;
     at::Tensor y_TD = at::empty_like(x_TD);
     if (stream.is_rerun) return y_TD;  // backward reads no value of it
-    for (const Tile& tile : tiles_of(x_TD.size(0), stream.mlp_tile_tokens)) {
+    for (const Tile& tile : tiles_of(x_TD.size(0), stream)) {
       tile.of(y_TD).copy_(layer.run(tile.of(x_TD), tile.of(stream)));
     }
     return y_TD;
@@ -129,7 +150,7 @@ struct RunInTiles : Function<RunInTiles> {
     for (Parameter* parameter : layer.parameters) {
       if (parameter->trainable) leaves.emplace_back(*parameter);
     }
-    for (const Tile& tile : tiles_of(x_TD.size(0), stream.mlp_tile_tokens)) {
+    for (const Tile& tile : tiles_of(x_TD.size(0), stream)) {
       at::Tensor x_CD = tile.of(x_TD).detach().requires_grad_(true);
       {
         const c10::AutoGradMode with_grad(true);
@@ -149,7 +170,8 @@ at::Tensor run_in_tiles(const at::Tensor& x_TD, const TokenwiseLayer& layer, con
   const bool has_sinks = std::ranges::all_of(layer.parameters, [](const Parameter* parameter) {
     return !parameter->trainable || parameter->gradient_sink != nullptr;
   });
-  if (!has_sinks || x_TD.size(0) <= stream.mlp_tile_tokens) return layer.run(x_TD, stream);
+  if (!has_sinks || num_all_tokens(x_TD.size(0), stream) <= stream.mlp_tile_tokens)
+    return layer.run(x_TD, stream);
   at::Tensor input_TD = x_TD;
   // Parameters are no inputs: the stream stands in for them where nothing below it is trained.
   if (c10::GradMode::is_enabled() && !x_TD.requires_grad() &&

@@ -4,114 +4,24 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <random>
 #include <string>
 #include <vector>
+
+#include "tests/worker/kernels/kernel_test.h"
 
 namespace tessera {
 namespace {
 
-double to_double(float value) { return value; }
-double to_double(Bfloat value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
-
-template <typename T>
-T rounded(double value) {
-  const auto narrow = static_cast<float>(value);
-  if constexpr (std::is_same_v<T, float>) {
-    return narrow;
-  } else {
-    const auto raw = std::bit_cast<uint32_t>(narrow);
-    return {static_cast<uint16_t>((raw + 0x7fff + ((raw >> 16) & 1)) >> 16)};
-  }
-}
-
-// Rows with a gap after each, which must stay as it is.
-template <typename T>
-struct Matrix {
-  Matrix(int64_t num_rows, int64_t width, unsigned seed)
-      : num_rows(num_rows), width(width), stride(width + 3), values(num_rows * stride) {
-    std::mt19937 random(seed);
-    std::normal_distribution<double> normal;
-    for (T& value : values) value = rounded<T>(normal(random));
-    before = values;
-  }
-  T* data() { return values.data(); }
-  Rows<T> rows() { return {values.data(), stride}; }
-  Rows<const T> rows() const { return {values.data(), stride}; }
-  double at(int64_t row, int64_t i) const { return to_double(values[row * stride + i]); }
-  bool gaps_are_whole() const {
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (static_cast<int64_t>(i) % stride >= width &&
-          to_double(values[i]) != to_double(before[i])) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  int64_t num_rows, width, stride;
-  std::vector<T> values, before;
-};
-
-template <typename T>
-constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6 : 1.2e-2;
-
-template <typename T>
-void expect_near(const Matrix<T>& actual, const std::vector<double>& expected, double scale = 1) {
-  ASSERT_TRUE(actual.gaps_are_whole());
-  for (int64_t row = 0; row < actual.num_rows; ++row) {
-    for (int64_t i = 0; i < actual.width; ++i) {
-      const double want = expected[row * actual.width + i];
-      ASSERT_NEAR(actual.at(row, i), want, kTolerance<T> * scale * (1 + std::abs(want)))
-          << "row " << row << ", value " << i;
-    }
-  }
-}
+using testing::expect_near;
+using testing::kTolerance;
+using testing::Matrix;
+using testing::rounded;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-struct Case {
-  CpuSet set;
-  int64_t num_rows, width;
-};
-
-std::vector<Case> cases() {
-  std::vector<Case> list;
-  for (const CpuSet set : {CpuSet::kBaseline, CpuSet::kAvx2, CpuSet::kAvx512}) {
-    for (const int64_t width : {1, 2, 3, 15, 16, 17, 31, 64, 129, 4100}) {
-      for (const int64_t num_rows : {1, 5}) list.push_back({set, num_rows, width});
-    }
-  }
-  return list;
-}
-
-class CpuKernelsTest : public testing::TestWithParam<Case> {
+class CpuKernelsTest : public testing::KernelTest {
  protected:
-  void SetUp() override {
-    kernels_ = cpu_kernels(GetParam().set);
-    if (kernels_ == nullptr) GTEST_SKIP() << "this machine cannot run it";
-  }
-  template <typename T>
-  const CpuTypedKernels<T>& of() const {
-    return kernels_->of<T>();
-  }
-  template <typename T>
-  Matrix<T> make(unsigned seed) const {
-    return Matrix<T>(num_rows_, width_, seed);
-  }
-  std::vector<double> table(const auto& value) const {
-    std::vector<double> values;
-    for (int64_t row = 0; row < num_rows_; ++row) {
-      for (int64_t i = 0; i < width_; ++i) values.push_back(value(row, i));
-    }
-    return values;
-  }
-
-  const CpuKernels* kernels_ = nullptr;
-  const int64_t num_rows_ = GetParam().num_rows, width_ = GetParam().width;
-
   template <typename T>
   void check_rms_norm();
   template <typename T>
@@ -249,12 +159,24 @@ void CpuKernelsTest::check_softmax() {
       mean += logp(i) / width_;
       entropy -= std::exp(logp(i)) * logp(i);
     }
+    double mean_logit = 0, sum_sq = 0;
+    for (int64_t i = 0; i < width_; ++i) {
+      mean_logit += double{logits.at(0, i)} / static_cast<double>(width_);
+      sum_sq += std::exp(2 * logp(i));
+    }
     std::vector<float> exps(width_);
-    const LabelStats stats = of<T>().label_stats(exps.data(), logits.values.data(), label, width_);
+    const LabelStats stats = of<T>().label_stats(exps.data(), logits.values.data(), label, width_,
+                                                 /*log_sum_sq=*/false);
     EXPECT_NEAR(stats.logprob, logp(label), 2e-6 * (1 + std::abs(logp(label))));
     EXPECT_NEAR(stats.mean_logprob, mean, 2e-6 * (1 + std::abs(mean)));
     EXPECT_NEAR(stats.entropy, entropy, 2e-6 * (1 + entropy));
     EXPECT_EQ(stats.correct, label == largest ? 1 : 0);
+    EXPECT_NEAR(stats.mean_logit, mean_logit, 2e-6 * (1 + std::abs(mean_logit)));
+    EXPECT_EQ(stats.log_sum_sq, 0);
+    const LabelStats all = of<T>().label_stats(exps.data(), logits.values.data(), label, width_,
+                                               /*log_sum_sq=*/true);
+    EXPECT_NEAR(all.log_sum_sq, std::log(sum_sq), 2e-6 * (1 + std::abs(std::log(sum_sq))));
+    EXPECT_EQ(all.entropy, stats.entropy);
     for (int64_t i = 0; i < width_; ++i) {
       ASSERT_NEAR(exps[i] / stats.sum_of_exps, std::exp(logp(i)), 1e-6);
     }
@@ -280,10 +202,12 @@ TEST_P(CpuKernelsTest, LabelStatsAndTheirGradient) {
 TEST_P(CpuKernelsTest, LogitsFarFromZero) {
   std::vector<float> logits(width_, 3000.0f), exps(width_);
   logits.front() = -3000.0f;
-  const LabelStats stats = of<float>().label_stats(exps.data(), logits.data(), width_ - 1, width_);
+  const LabelStats stats = of<float>().label_stats(exps.data(), logits.data(), width_ - 1, width_,
+                                                   /*log_sum_sq=*/true);
   const double expected = width_ == 1 ? 0 : -std::log(width_ - 1);
   EXPECT_NEAR(stats.logprob, expected, 1e-5);
   EXPECT_NEAR(stats.entropy, -expected, 1e-5);
+  EXPECT_NEAR(stats.log_sum_sq, expected, 1e-5);
 }
 
 // The part of a row of scores that a query sees: all of it, its end, a part in the middle, one.
@@ -379,13 +303,8 @@ TEST_P(CpuKernelsTest, AdamWGivesTheSameBitsForAnyRange) {
   EXPECT_EQ(v.values, v2.values);
 }
 
-std::string case_name(const testing::TestParamInfo<Case>& info) {
-  const char* const names[] = {"baseline", "avx2", "avx512"};
-  return std::string(names[static_cast<int>(info.param.set)]) + "_" +
-         std::to_string(info.param.num_rows) + "x" + std::to_string(info.param.width);
-}
-
-INSTANTIATE_TEST_SUITE_P(Sets, CpuKernelsTest, testing::ValuesIn(cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Sets, CpuKernelsTest, ::testing::ValuesIn(testing::kernel_cases()),
+                         testing::case_name);
 
 TEST(CpuKernelsChoice, TakesTheBestThatTheMachineRuns) {
   ASSERT_NE(cpu_kernels(CpuSet::kBaseline), nullptr);

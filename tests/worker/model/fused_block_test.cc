@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "worker/model/block.h"
+#include "worker/parallel/context_group.h"
 
 namespace tessera {
 namespace {
@@ -22,6 +23,8 @@ struct Case {
   bool begun = false;         // whether the sinks hold something already
   bool side_by_side = false;  // whether weights adjoin in memory, as a sharder lays them out
   RecomputePolicy policy = RecomputePolicy::kAttention;
+  // The stream is shared so: by one rank, which has both of its chunks.
+  std::optional<ContextStrategy> shared = {};
 };
 
 constexpr RecomputePolicy kAttention = RecomputePolicy::kAttention;
@@ -65,7 +68,17 @@ std::vector<Case> cases() {
           {"SideBySideAddsToWhatIsThere", {12, 20}, with_qk_norm(plain), true, true},
           // More than one part of both halves.
           {"ManyTokens", {700, 600, 1, 1100, 300}, all, false, true},
-          {"KeepsItsInputOnly", {40, 3}, all, true, true, RecomputePolicy::kFull}};
+          {"KeepsItsInputOnly", {40, 3}, all, true, true, RecomputePolicy::kFull},
+          {"SharedAllGather", {40, 4}, all, false, true, kAttention, ContextStrategy::kAllGather},
+          {"SharedRing", {40, 4}, all, false, true, kAttention, ContextStrategy::kRing},
+          {"SharedUlysses", {40, 4}, all, false, true, kAttention, ContextStrategy::kUlysses},
+          {"SharedKeepsItsInputOnly",
+           {1040, 16},
+           plain,
+           true,
+           false,
+           RecomputePolicy::kFull,
+           ContextStrategy::kRing}};
 }
 
 class Sink : public GradientSink {
@@ -110,6 +123,10 @@ class FusedBlockTest : public testing::TestWithParam<Case> {
     for (const int64_t length : case_.lengths)
       documents_.cu_seqlens.push_back(documents_.cu_seqlens.back() + length);
     const int64_t tokens = documents_.cu_seqlens.back();
+    if (case_.shared) {
+      documents_.part =
+          StreamPart{.chunk_tokens = tokens / 2, .strategy = *case_.shared, .exchange = &exchange_};
+    }
     const at::Tensor angles = at::rand({tokens, case_.config.head_dim / 2}) * 6;
     stream_ = {&documents_, angles.cos(), angles.sin()};
     return at::randn({tokens, case_.config.hidden_size});
@@ -117,6 +134,8 @@ class FusedBlockTest : public testing::TestWithParam<Case> {
 
   Case case_;
   std::unique_ptr<Layer> block_;
+  std::unique_ptr<Collectives> group_ = make_single_collectives();
+  ContextGroup exchange_{*group_};
   Documents documents_;
   Stream stream_;
   at::Tensor x_;

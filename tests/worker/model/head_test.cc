@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "tests/worker/model/test_sink.h"
 #include "worker/batch.h"
 
 namespace tessera {
@@ -75,7 +76,7 @@ void expect_close(const Result& ours, const Result& plain) {
   EXPECT_TRUE(at::allclose(ours.grad_weight, plain.grad_weight, 1e-4, 1e-5));
 }
 
-class FusedHead : public testing::TestWithParam<int64_t> {};
+class FusedHead : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(FusedHead, EqualsTheWholeLogits) {
   const at::Tensor hidden = at::randn({23, 8}), weight = at::randn({41, 8});
@@ -87,6 +88,31 @@ TEST_P(FusedHead, EqualsTheWholeLogits) {
     expect_close(run(hidden, weight, labels, upstream, GetParam()), plain);
     const KnownGradient known{upstream.logprobs, false, upstream.mean_logprobs};
     expect_close(run(hidden, weight, labels, upstream, GetParam(), known), plain);
+  }
+}
+
+// Beside a mean of log-probabilities that has a gradient, and without.
+TEST_P(FusedHead, MeasuresLogitsAndSquaresOfProbabilities) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor hidden = at::randn({23, 8}).to(dtype), weight = at::randn({41, 8}).to(dtype);
+    at::Tensor labels = at::randint(0, 41, {23}, at::kLong);
+    for (const int64_t ignored : {0, 5, 22}) labels.select(0, ignored).fill_(kIgnoredLabel);
+    const at::Tensor kept = (labels != kIgnoredLabel).to(at::kFloat);
+    const at::Tensor logits = at::mm(hidden, weight.t()).to(at::kFloat);
+    const at::Tensor squares = at::log_softmax(logits, 1).exp().square().sum(1).log();
+    for (const bool mean_logprobs : {false, true}) {
+      const at::Tensor h = hidden.clone().requires_grad_(true);
+      const HeadOutput out = fused_head(
+          h, weight, labelled(labels), GetParam(),
+          {.mean_logprobs = mean_logprobs, .mean_logits = true, .log_sum_sq_probs = true});
+      EXPECT_TRUE(at::allclose(out.mean_logits_T, logits.mean(1) * kept, 1e-5, 1e-5));
+      EXPECT_TRUE(at::allclose(out.log_sum_sq_probs_T, squares * kept, 1e-5, 1e-5));
+      EXPECT_FALSE(out.mean_logits_T.requires_grad() || out.log_sum_sq_probs_T.requires_grad());
+      ASSERT_EQ(out.mean_logprobs_T.defined(), mean_logprobs);
+      torch::autograd::backward({mean_logprobs ? out.mean_logprobs_T.sum() : out.logprobs_T.sum()},
+                                {});
+      EXPECT_GT(h.grad().abs().sum().item<float>(), 0);
+    }
   }
 }
 
@@ -110,18 +136,6 @@ TEST(FusedHeadEdge, RefusesAGradientOtherThanTheOneItWasTold) {
   EXPECT_THROW(torch::autograd::backward({both.logprobs_T.sum() * -0.5}, {}), c10::Error);
 }
 
-class Sink : public GradientSink {
- public:
-  Sink(at::Tensor sum, bool begun) : sum(std::move(sum)), begun(begun) {}
-  Place place() override { return {sum, begun}; }
-  at::ScalarType dtype() const override { return sum.scalar_type(); }
-  void done() override { ++num_done; }
-
-  at::Tensor sum;
-  bool begun;
-  int num_done = 0;
-};
-
 // In float32 the sink's memory takes the sum itself; in bfloat16 a sum in float32 is rounded once.
 TEST_P(FusedHead, PutsTheGradientOfTheWeightInItsSink) {
   const at::Tensor labels = at::randint(0, 41, {23}, at::kLong), upstream = at::randn({23});
@@ -133,7 +147,7 @@ TEST_P(FusedHead, PutsTheGradientOfTheWeightInItsSink) {
     for (const at::ScalarType sink_dtype : {at::kFloat, dtype}) {
       for (const bool begun : {false, true}) {
         for (const bool is_known : {false, true}) {
-          Sink sink(at::full({41, 8}, begun ? 0.5 : NAN, sink_dtype), begun);
+          tessera::testing::TestSink sink(at::full({41, 8}, begun ? 0.5 : NAN, sink_dtype), begun);
           const at::Tensor h = hidden.clone().requires_grad_(true);
           const at::Tensor w = weight.clone().requires_grad_(true);
           const HeadRequest request{.gradient = {is_known ? upstream : at::Tensor()}};
@@ -172,7 +186,7 @@ TEST(FusedHeadEdge, WorksWithAVocabularySmallerThanItsWidth) {
   EXPECT_TRUE(at::allclose(w.grad().to(at::kFloat), plain, 0.05, 0.05));
 }
 
-INSTANTIATE_TEST_SUITE_P(Chunks, FusedHead, testing::Values(1, 4, 19, 512));
+INSTANTIATE_TEST_SUITE_P(Chunks, FusedHead, ::testing::Values(1, 4, 19, 512));
 
 TEST(FusedHeadEdge, NoLabelsGiveZerosAndZeroGradients) {
   const at::Tensor hidden = at::randn({3, 8}), weight = at::randn({5, 8});

@@ -31,7 +31,7 @@ class NoisyEmbedding : public testing::Test {
     return layer_->forward(at::arange(documents_.cu_seqlens.back(), at::kLong), stream);
   }
 
-  Documents documents_{{0, 400, 500}, {}};
+  Documents documents_{{0, 400, 500}, at::arange(500, at::kLong)};
   std::unique_ptr<Layer> layer_ = make_noisy_embedding(std::make_unique<Zeros>(), kAlpha);
 };
 
