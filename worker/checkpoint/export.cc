@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "worker/checkpoint/config_json.h"
 #include "worker/checkpoint/durable_files.h"
 #include "worker/checkpoint/tensor_io.h"
 #include "worker/errors.h"
@@ -155,20 +157,46 @@ class SliceWriter {
   std::map<size_t, OutputFile> files_;
 };
 
-void write_slices(const fs::path& directory, const ExportPlan& plan,
-                  const std::vector<FlatLayout>& layouts, const ShardReader& shards,
-                  const ExportOptions& options, int rank) {
-  SliceWriter writer(directory, plan, options);
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    options.before_layout(i);
-    for (const FlatLayout::Slice& slice : layouts[i].slices_of_rank(rank)) {
-      for (int64_t done = 0; done < slice.numel; done += kPieceElements) {
-        const int64_t numel = std::min(kPieceElements, slice.numel - done);
-        writer.write(slice, done, shards(i, slice.shard_begin + done, numel));
-      }
+// Keeps the first error, and does nothing after it.
+class UntilError {
+ public:
+  template <typename Body>
+  void run(const Body& body) {
+    if (error_) return;
+    try {
+      body();
+    } catch (...) {
+      error_ = std::current_exception();
     }
   }
-  writer.sync_and_close();
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
+// Collective. before_layout() may be so, too: a rank that fails goes on calling it, or the others
+// would wait there for ever.
+void write_slices(const fs::path& directory, const ExportPlan& plan,
+                  const std::vector<FlatLayout>& layouts, const ShardReader& shards,
+                  const ExportOptions& options, const std::string& what, Collectives& ranks) {
+  SliceWriter writer(directory, plan, options);
+  UntilError writing;
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    options.before_layout(i);
+    writing.run([&] {
+      for (const FlatLayout::Slice& slice : layouts[i].slices_of_rank(ranks.rank())) {
+        for (int64_t done = 0; done < slice.numel; done += kPieceElements) {
+          const int64_t numel = std::min(kPieceElements, slice.numel - done);
+          writer.write(slice, done, shards(i, slice.shard_begin + done, numel));
+        }
+      }
+    });
+  }
+  writing.run([&] { writer.sync_and_close(); });
+  run_together(ranks, what, [&] { writing.rethrow(); });
 }
 
 std::string read_file(const fs::path& path) {
@@ -177,11 +205,15 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::string config_text(const fs::path& path, at::ScalarType dtype) {
-  const char* name = dtype == at::kFloat      ? "float32"
-                     : dtype == at::kBFloat16 ? "bfloat16"
-                                              : "float16";
+std::string config_text(const fs::path& path, const ExportOptions& options) {
+  const char* name = options.dtype == at::kFloat      ? "float32"
+                     : options.dtype == at::kBFloat16 ? "bfloat16"
+                                                      : "float16";
   std::string config = config_with_dtype(read_file(path), name);
+  if (options.classifier) {
+    config = config_of_classifier(config, options.classifier->class_name,
+                                  options.classifier->pad_token_id);
+  }
   if (config.empty()) throw UserError("model.path", path.string() + ": it is not a JSON object");
   return config;
 }
@@ -208,8 +240,10 @@ void write_configs(const fs::path& directory, const ExportPlan& plan,
   if (plan.files.size() > 1)
     write_durably(directory / "model.safetensors.index.json", index_of(plan));
   write_durably(directory / "config.json",
-                config_text(options.model_source / "config.json", options.dtype));
-  copy_if_there(options.model_source / "generation_config.json", directory);
+                config_text(options.model_source / "config.json", options));
+  // transformers writes none for a model that does not generate.
+  if (!options.classifier)
+    copy_if_there(options.model_source / "generation_config.json", directory);
 }
 
 void copy_tokenizer(const fs::path& source, const fs::path& directory) {
@@ -257,8 +291,7 @@ int64_t export_hugging_face(const ExportOptions& options, const std::vector<Flat
       fs::create_directory(temporary);
       create_files(temporary, plan);
     });
-    run_together(ranks, what,
-                 [&] { write_slices(temporary, plan, layouts, shards, options, ranks.rank()); });
+    write_slices(temporary, plan, layouts, shards, options, what, ranks);
     run_together(ranks, what, [&] {
       if (!first) return;
       write_configs(temporary, plan, options);

@@ -4,7 +4,7 @@
 // model*.safetensors are written as the safetensors package does (tensors by name, a header padded
 // to 8 bytes, metadata {"format": "pt"}), split and indexed as transformers does. All other files
 // are copied byte for byte from where the weights came from; in config.json the dtype alone is
-// changed, where it is another.
+// changed, where it is another, and what makes a model one that scores documents.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,12 @@ namespace tessera {
 // Where transformers 5 begins another file.
 inline constexpr int64_t kMaxExportFileBytes = 50'000'000'000;
 
+// See config_of_classifier.
+struct ClassifierConfig {
+  std::string class_name;
+  int64_t pad_token_id = -1;
+};
+
 struct ExportOptions {
   std::filesystem::path directory;
   std::filesystem::path model_source;      // config.json, generation_config.json
@@ -33,9 +40,11 @@ struct ExportOptions {
   // Not empty: an adapter directory is written, with this as its adapter_config.json, the weights
   // in adapter_model.safetensors under the names that PEFT has for them, and the tokenizer.
   std::string adapter_config;
+  std::optional<ClassifierConfig> classifier = {};  // of a model that scores documents
   // Names under which some parameters are written once more.
   std::map<std::string, std::string> also_as = {};
-  // Called on every rank, in order, before the elements of a layout are read.
+  // Called on every rank, in order, before the elements of a layout are read; also on a rank that
+  // could not write an earlier one. May be collective.
   std::function<void(size_t layout)> before_layout = [](size_t) {};
 };
 
@@ -48,10 +57,5 @@ using ShardReader = std::function<at::Tensor(size_t layout, int64_t begin, int64
 // UserError (config.json is no JSON object), std::system_error.
 int64_t export_hugging_face(const ExportOptions& options, const std::vector<FlatLayout>& layouts,
                             const ShardReader& shards, Collectives& ranks);
-
-// The text of a config.json with its dtype ("float32", "bfloat16", "float16") set, all other bytes
-// as they are. Under the name it has there: dtype, or torch_dtype as before transformers 4.56.
-// Returns an empty string when the text is not a JSON object.
-std::string config_with_dtype(const std::string& config, const std::string& dtype);
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 
@@ -51,6 +52,10 @@ int64_t Snapshot::detach() {
   std::unique_lock lock(mutex_);
   if (detached_) return 0;
   detaching_ = true;  // else the reader might take part after part before this thread is woken
+  const auto ended = c10::make_scope_exit([this] {
+    detaching_ = false;
+    changed_.notify_all();
+  });
   changed_.wait(lock, [&] { return !reading_; });
   const OwnerScope scope(Owner::kCheckpoint);
   const PhaseScope phase(Phase::kCheckpoint);
@@ -65,8 +70,6 @@ int64_t Snapshot::detach() {
     bytes += static_cast<int64_t>(part.values.nbytes());
   }
   detached_ = true;
-  detaching_ = false;
-  changed_.notify_all();
   return bytes;
 }
 

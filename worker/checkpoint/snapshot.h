@@ -30,7 +30,7 @@ class Snapshot {
 
   // Call before a value changes: copies what is not read yet to host memory, charged to
   // Owner::kCheckpoint. Waits for the part being read. Returns the bytes copied; 0 when called
-  // again.
+  // again. Throws MemoryError; then nothing may change until read() has ended.
   int64_t detach();
 
  private:

@@ -65,8 +65,8 @@ class CheckpointWriter::StallScope {
   CheckpointWriter& writer_;
 };
 
-CheckpointWriter::CheckpointWriter(Options options, Collectives& ranks)
-    : options_(std::move(options)), ranks_(ranks) {}
+CheckpointWriter::CheckpointWriter(Options options, const Mesh& mesh)
+    : options_(std::move(options)), mesh_(mesh), ranks_(mesh_.world) {}
 
 CheckpointWriter::~CheckpointWriter() {
   cancelled_ = true;
@@ -84,7 +84,7 @@ void CheckpointWriter::begin(const v1::CheckpointState& state,
   began_ = Clock::now();
   directory_ = checkpoint_path(options_.output_dir, state.step());
   state_ = state;
-  state_.set_world_size(ranks_.size());
+  state_.set_world_size(mesh_.shard.size());
   state_.clear_vectors();
   for (const FlatShard& shard : shards) (*state_.mutable_vectors())[shard.name] = shard.numel;
   run_together(ranks_, "cannot write " + directory_.string(), [&] {
@@ -93,10 +93,14 @@ void CheckpointWriter::begin(const v1::CheckpointState& state,
     delete_leftovers(options_.output_dir);
     fs::create_directory(temporary_name(directory_));
   });
-  layout_ = layout_of_shards(shards);
-  snapshot_ = std::make_unique<Snapshot>(shards);
+  const bool writes = mesh_.replicate.rank() == 0;
+  const std::vector<FlatShard> written = writes ? shards : std::vector<FlatShard>();
+  layout_ = layout_of_shards(written);
+  snapshot_ = std::make_unique<Snapshot>(written);
   stage_ = Stage::kWriting;
-  start([this] { write_shards(); });
+  start([this, writes] {
+    if (writes) write_shards();
+  });
 }
 
 void CheckpointWriter::before_update() {
@@ -162,7 +166,7 @@ void CheckpointWriter::start(std::function<void()> task) {
 }
 
 void CheckpointWriter::write_shards() {
-  const fs::path path = temporary_name(directory_) / checkpoint_rank_file(ranks_.rank());
+  const fs::path path = temporary_name(directory_) / checkpoint_rank_file(mesh_.shard.rank());
   OutputFile file = OutputFile::create(path, layout_.file_bytes);
   file.write(layout_.prefix.data(), static_cast<int64_t>(layout_.prefix.size()), 0);
   snapshot_->read([&](size_t shard, int64_t begin, const at::Tensor& part) {

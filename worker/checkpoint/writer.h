@@ -21,7 +21,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/model/safetensors.h"
-#include "worker/parallel/collectives.h"
+#include "worker/parallel/mesh.h"
 
 namespace tessera {
 
@@ -44,7 +44,9 @@ class CheckpointWriter {
     // On rank 0, when it has its name. Both are called in a thread of the writer.
     std::function<void(const SavedCheckpoint&)> on_saved = [](const SavedCheckpoint&) {};
   };
-  CheckpointWriter(Options options, Collectives& ranks);
+  // The first copy of the shards is written; the other ranks only agree. The mesh's groups must
+  // outlive this.
+  CheckpointWriter(Options options, const Mesh& mesh);
   // Gives up a save that is under way: it leaves what delete_leftovers() deletes.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -85,6 +87,7 @@ class CheckpointWriter {
   double stalled_seconds() const;
 
   const Options options_;
+  const Mesh mesh_;
   Collectives& ranks_;
   Stage stage_ = Stage::kIdle;
   v1::CheckpointState state_;

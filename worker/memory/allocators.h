@@ -14,12 +14,9 @@ namespace tessera {
 // Aligned to 64 bytes. Throws MemoryError at the ledger's limit, and where the machine has no room.
 std::unique_ptr<c10::Allocator> make_cpu_allocator(MemoryLedger& ledger);
 
-// Blocks of meta tensors: charged, with no memory behind them.
+// Blocks of meta tensors: charged as the device that they stand for would give them
+// (worker/kernels/stand_in.h; in the host space as asked for), with no memory behind them.
 std::unique_ptr<c10::Allocator> make_meta_allocator(MemoryLedger& ledger);
-
-// What meta tensors allocate is charged as multiples of `bytes` from now on, as a GPU's caching
-// allocator gives it. 1: as asked for.
-void set_meta_granularity(int64_t bytes);
 
 // Blocks of `inner`, charged as well; `inner` must live for ever.
 std::unique_ptr<c10::Allocator> make_charging_allocator(MemoryLedger& ledger,

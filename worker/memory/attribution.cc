@@ -10,8 +10,8 @@ namespace tessera {
 namespace {
 
 constexpr std::array<std::string_view, kNumOwners> kOwnerNames = {
-    "other", "parameters", "gradients",     "optimizer", "activations",
-    "head",  "kv_cache",   "communication", "data",      "checkpoint"};
+    "other",    "parameters",    "gradients", "optimizer",  "activations", "head",
+    "kv_cache", "communication", "data",      "checkpoint", "reference"};
 constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {
     "load", "data", "forward", "backward", "optimizer", "eval", "checkpoint"};
 constexpr std::array<std::string_view, kNumSpaces> kSpaceNames = {"device", "host"};

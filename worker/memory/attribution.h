@@ -20,8 +20,9 @@ enum class Owner : uint8_t {
   kCommunication,  // gathered blocks, reduction buffers
   kData,
   kCheckpoint,  // values that wait to be written
+  kReference,   // weights of frozen models beside the one that is trained
 };
-inline constexpr int kNumOwners = 10;
+inline constexpr int kNumOwners = 11;
 std::string_view owner_name(Owner owner);  // "parameters"; zero-terminated, like the next two
 
 // What a rank is doing.

@@ -1,13 +1,13 @@
 // Allocators that keep what a free must know in the block's context, apart from its data.
-#include <atomic>
+#include <ATen/ceil_div.h>
+
 #include <utility>
 
+#include "worker/kernels/stand_in.h"
 #include "worker/memory/allocators.h"
 
 namespace tessera {
 namespace {
-
-std::atomic<int64_t> meta_granularity = 1;
 
 struct Charge {
   c10::DataPtr block;  // of a meta tensor: none
@@ -35,9 +35,10 @@ class MetaAllocator final : public c10::Allocator {
   explicit MetaAllocator(MemoryLedger& ledger) : ledger_(ledger) {}
   c10::DataPtr allocate(size_t bytes) override {
     c10::DataPtr none(nullptr, c10::Device(c10::DeviceType::Meta));
-    const auto multiple = static_cast<size_t>(meta_granularity.load());
-    const size_t given = (bytes + multiple - 1) / multiple * multiple;
-    return bytes == 0 ? std::move(none) : charged(ledger_, std::move(none), given);
+    if (bytes == 0) return none;
+    const bool of_device = current_attribution().space == Space::kDevice;
+    const auto multiple = static_cast<size_t>(of_device ? stand_in().granularity : 1);
+    return charged(ledger_, std::move(none), at::round_up(bytes, multiple));
   }
   void copy_data(void*, const void*, size_t) const override {}
 
@@ -66,8 +67,6 @@ class ChargingAllocator final : public c10::Allocator {
 std::unique_ptr<c10::Allocator> make_meta_allocator(MemoryLedger& ledger) {
   return std::make_unique<MetaAllocator>(ledger);
 }
-
-void set_meta_granularity(int64_t bytes) { meta_granularity = bytes; }
 
 std::unique_ptr<c10::Allocator> make_charging_allocator(MemoryLedger& ledger,
                                                         c10::Allocator& inner) {

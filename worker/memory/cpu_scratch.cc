@@ -31,6 +31,24 @@ constexpr std::array<std::string_view, 6> kProducts = {"aten::mm",  "aten::addmm
 
 thread_local bool measuring = false;
 
+// Runs operators on real memory on so many threads.
+class Measuring {
+ public:
+  explicit Measuring(int num_threads) {
+    measuring = true;
+    at::set_num_threads(num_threads);
+  }
+  ~Measuring() {
+    at::set_num_threads(threads_before_);
+    measuring = false;
+  }
+  Measuring(const Measuring&) = delete;
+  Measuring& operator=(const Measuring&) = delete;
+
+ private:
+  const int threads_before_ = at::get_num_threads();
+};
+
 // A matrix of real memory like `x`, but no larger than what is measured; the same rows or columns
 // lie side by side. Of attention, one head.
 at::Tensor small_copy(const at::Tensor& x, bool one_head) {
@@ -54,7 +72,6 @@ at::Tensor small_copy(const at::Tensor& x, bool one_head) {
 // What the operator takes beside its outputs, on real tensors.
 int64_t measured_bytes(const c10::OperatorHandle& op, const Inputs& inputs, int num_threads) {
   const c10::AutoGradMode no_grad(false);
-  const int threads_before = at::get_num_threads();
   MemoryLedger& ledger = MemoryLedger::install();
   torch::jit::Stack stack;
   for (const c10::IValue& input : inputs) {
@@ -63,15 +80,12 @@ int64_t measured_bytes(const c10::OperatorHandle& op, const Inputs& inputs, int 
         is_tensor ? c10::IValue(small_copy(input.toTensor(), op.schema().name() == kAttention))
                   : input);
   }
-  measuring = true;
-  at::set_num_threads(num_threads);
+  const Measuring scope(num_threads);
   const torch::jit::Stack arguments = stack;
   ledger.reset_peak();
   const int64_t before = ledger.snapshot().current_bytes;
   op.callBoxed(stack);
   const MemoryTotals after = ledger.snapshot();
-  at::set_num_threads(threads_before);
-  measuring = false;
   return std::max<int64_t>(0, after.peak_bytes - std::max(before, after.current_bytes));
 }
 
@@ -94,15 +108,15 @@ Key key_of(const at::RecordFunction& call, const Inputs& inputs, int num_threads
 int64_t product_bytes(const at::RecordFunction& call, const Inputs& inputs) {
   static thread_local std::map<Key, int64_t> known;
   const int num_threads = num_kernel_threads(inputs[0].toTensor());
-  const auto [place, is_new] = known.try_emplace(key_of(call, inputs, num_threads));
-  if (!is_new) return place->second;
+  const Key key = key_of(call, inputs, num_threads);
+  if (const auto found = known.find(key); found != known.end()) return found->second;
   const auto op = c10::Dispatcher::singleton().findOp(*call.operator_name());
   if (!op) return 0;
   // Threads take heads, each with scratch of its own.
   const bool by_head = call.name() == kAttention;
-  place->second = measured_bytes(*op, inputs, by_head ? 1 : num_threads);
-  if (by_head) place->second *= num_threads;
-  return place->second;
+  int64_t bytes = measured_bytes(*op, inputs, by_head ? 1 : num_threads);
+  if (by_head) bytes *= num_threads;
+  return known.emplace(key, bytes).first->second;
 }
 
 // A sum in another type is one of a copy in that type.

@@ -1,8 +1,9 @@
+// Linked in place of no_cuda_side_stream.cc with TESSERA_CUDA.
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "worker/memory/side_stream_common.h"
+#include "worker/memory/side_stream.h"
 
 namespace tessera {
 namespace {
@@ -12,21 +13,31 @@ class CudaSideStream final : public SideStream {
   explicit CudaSideStream(at::Device device)
       : side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {}
 
+  using SideStream::join;
+
   void run(const std::function<void()>& work) override {
-    order(c10::cuda::getCurrentCUDAStream(side_.device_index()), side_);
+    at::cuda::CUDAEvent asked;
+    asked.record(current());
+    asked.block(side_);
     const c10::cuda::CUDAStreamGuard guard(side_);
     work();
   }
 
-  void join() override { order(side_, c10::cuda::getCurrentCUDAStream(side_.device_index())); }
+  Mark mark() override {
+    auto event = std::make_shared<at::cuda::CUDAEvent>();
+    event->record(side_);
+    return event;
+  }
+
+  void join(const Mark& mark) override {
+    if (mark) static_cast<at::cuda::CUDAEvent*>(mark.get())->block(current());
+  }
 
   void finish() override { side_.synchronize(); }
 
  private:
-  static void order(c10::cuda::CUDAStream before, c10::cuda::CUDAStream after) {
-    at::cuda::CUDAEvent event;
-    event.record(before);
-    event.block(after);
+  c10::cuda::CUDAStream current() const {
+    return c10::cuda::getCurrentCUDAStream(side_.device_index());
   }
 
   c10::cuda::CUDAStream side_;
@@ -34,9 +45,8 @@ class CudaSideStream final : public SideStream {
 
 }  // namespace
 
-std::unique_ptr<SideStream> make_side_stream(at::Device device) {
-  if (device.is_cuda()) return std::make_unique<CudaSideStream>(device);
-  return std::make_unique<DirectStream>();
+std::unique_ptr<SideStream> make_cuda_side_stream(at::Device device) {
+  return std::make_unique<CudaSideStream>(device);
 }
 
 }  // namespace tessera

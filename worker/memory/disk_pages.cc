@@ -5,8 +5,9 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "proto/spec/bytes.h"
 #include "worker/errors.h"
-#include "worker/kernels/work.h"
+#include "worker/kernels/stand_in.h"
 #include "worker/memory/host_memory.h"
 #include "worker/memory/offload_pages.h"
 
@@ -39,8 +40,8 @@ class NamelessFile {
     const int error = ::posix_fallocate(fd_, begin, bytes);
     if (error == 0) return;
     throw UserError(kField, std::string(kField) + " is " + directory_.string() +
-                                ", must have room for " + std::to_string(begin + bytes) +
-                                " bytes of activations: " + std::generic_category().message(error));
+                                ", must have room for " + spec::format_bytes(begin + bytes) +
+                                " of activations: " + std::generic_category().message(error));
   }
 
   void write(const void* data, int64_t bytes, int64_t offset) {
@@ -78,13 +79,17 @@ class NamelessFile {
   int fd_ = -1;
 };
 
+// A page in host memory, where that is not the device's; else undefined.
+at::Tensor staging_page(at::Device device) {
+  if (on_cpu(device)) return {};
+  const OwnerScope scope(Owner::kActivations);
+  return empty_host({kOffloadPageBytes}, at::kByte, device);
+}
+
 class DiskPages final : public OffloadPages {
  public:
-  DiskPages(at::Device device, const std::filesystem::path& directory) : file_(directory) {
-    if (device.is_cpu()) return;
-    const OwnerScope scope(Owner::kActivations);
-    staged_ = empty_host({kOffloadPageBytes}, at::kByte, device);
-  }
+  DiskPages(at::Device device, const std::filesystem::path& directory)
+      : file_(directory), staged_(staging_page(device)) {}
 
   void grow() override { file_.reserve(num_pages_++ * kOffloadPageBytes, kOffloadPageBytes); }
 
@@ -106,24 +111,33 @@ class DiskPages final : public OffloadPages {
 
  private:
   NamelessFile file_;
-  at::Tensor staged_;  // a page in host memory, where the device's is another
+  at::Tensor staged_;
   int64_t num_pages_ = 0;
 };
 
-// A rehearsal's: nothing is written, and counted.
+// A rehearsal's: nothing is written.
 class NoPages final : public OffloadPages {
  public:
+  explicit NoPages(at::Device device) : staged_(staging_page(device)) {}
   void grow() override {}
-  void write(int64_t, int64_t, const at::Tensor& part) override { count_disk_bytes(part.numel()); }
-  void read(const at::Tensor& part, int64_t, int64_t) override { count_disk_bytes(part.numel()); }
+  void write(int64_t, int64_t, const at::Tensor& part) override { stage(part); }
+  void read(const at::Tensor& part, int64_t, int64_t) override { stage(part); }
   void will_read(int64_t, int64_t, int64_t) override {}
+
+ private:
+  // Either way.
+  void stage(const at::Tensor& part) {
+    if (staged_.defined()) copy_across(staged_.narrow(0, 0, part.numel()), part);
+  }
+
+  at::Tensor staged_;
 };
 
 }  // namespace
 
 std::unique_ptr<OffloadPages> make_disk_pages(at::Device device,
                                               const std::filesystem::path& directory) {
-  if (device.is_meta()) return std::make_unique<NoPages>();
+  if (device.is_meta()) return std::make_unique<NoPages>(device);
   return std::make_unique<DiskPages>(device, directory);
 }
 

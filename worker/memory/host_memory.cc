@@ -4,6 +4,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty.h>
 
+#include "worker/kernels/work.h"
 #include "worker/memory/allocators.h"
 
 namespace tessera {
@@ -23,6 +24,11 @@ at::Tensor empty_host(at::IntArrayRef sizes, at::ScalarType dtype, at::Device de
   if (!device.is_cuda()) return at::empty(sizes, at::TensorOptions(device).dtype(dtype));
   return at::Tensor(at::detail::empty_generic(
       sizes, &pinned_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype, std::nullopt));
+}
+
+void copy_across(const at::Tensor& to, const at::Tensor& from) {
+  count_host_bytes(static_cast<int64_t>(from.nbytes()));
+  if (!from.is_meta()) to.copy_(from, /*non_blocking=*/true);
 }
 
 }  // namespace tessera

@@ -13,4 +13,8 @@ namespace tessera {
 // meta tensor. Throws MemoryError, c10::Error where the device is not there.
 at::Tensor empty_host(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
 
+// to.copy_(from), where one of them is such a tensor and the other the device's. Does not block on
+// CUDA. A rehearsal counts it as bytes between device and host, and as nothing else.
+void copy_across(const at::Tensor& to, const at::Tensor& from);
+
 }  // namespace tessera

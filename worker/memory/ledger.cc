@@ -72,19 +72,15 @@ MemoryLedger& MemoryLedger::install_meta() {
   return *ledger;
 }
 
-MemoryLedger::Snapshot MemoryLedger::snapshot(Space space) const {
+MemoryTotals MemoryLedger::snapshot(Space space) const {
   std::lock_guard lock(mutex_);
   return counts(space).totals();
 }
 
-std::vector<MemoryCell> MemoryLedger::cells_at_peak(Space space) const {
+SpacePeak MemoryLedger::peak(Space space) const {
   std::lock_guard lock(mutex_);
-  return counts(space).cells_at_peak();
-}
-
-Attribution MemoryLedger::reached_peak(Space space) const {
-  std::lock_guard lock(mutex_);
-  return counts(space).reached_peak();
+  MemoryCounts& of = counts(space);
+  return {of.totals().peak_bytes, of.cells_at_peak(), of.reached_peak()};
 }
 
 void MemoryLedger::reset_peak() {

@@ -1,8 +1,9 @@
 // Every byte has an owner: the allocators of LibTorch are wrapped, and each allocation is charged
 // to what the allocating thread has in scope (worker/memory/attribution.h).
 //
-// A ledger counts two spaces, device and host. Counts are exact tensor bytes as requested. Thread
-// safe. LibTorch's allocators are process-wide, hence so are the ledgers; they are still handed to
+// A ledger counts two spaces, device and host. Counts are exact tensor bytes as requested; of a
+// GPU, or a tensor that stands for one's, the device's are in wholes of its allocator. Thread safe.
+// LibTorch's allocators are process-wide, hence so are the ledgers; they are still handed to
 // those who read them.
 #pragma once
 
@@ -32,10 +33,15 @@ struct MemoryRefusal {
 // are taken: optimizer 196.2 MiB, ...".
 std::string describe(const MemoryRefusal& refusal);
 
+// What a space held when it held most.
+struct SpacePeak {
+  int64_t bytes = 0;
+  std::vector<MemoryCell> cells;  // by owner, block and phase; largest first; they sum to `bytes`
+  Attribution reached;            // the allocation that made the peak what it is
+};
+
 class MemoryLedger {
  public:
-  using Snapshot = MemoryTotals;
-
   // Puts itself in front of LibTorch's CPU allocator, once a process; later calls return the same
   // ledger. Call before the first tensor is made.
   static MemoryLedger& install();
@@ -44,11 +50,8 @@ class MemoryLedger {
   // LibTorch asks no allocator then.
   static MemoryLedger& install_meta();
 
-  Snapshot snapshot(Space space = Space::kDevice) const;
-  // The peak of a space, by owner, block and phase; largest first. They sum to peak_bytes.
-  std::vector<MemoryCell> cells_at_peak(Space space = Space::kDevice) const;
-  // The allocation that made the peak what it is.
-  Attribution reached_peak(Space space = Space::kDevice) const;
+  MemoryTotals snapshot(Space space = Space::kDevice) const;
+  SpacePeak peak(Space space = Space::kDevice) const;
   // Forgets the peaks of both spaces: they start again from what is allocated now.
   void reset_peak();
 

@@ -2,13 +2,9 @@
 #include <stdexcept>
 
 #include "worker/memory/device_memory.h"
+#include "worker/no_cuda.h"
 
 namespace tessera {
-namespace {
-
-constexpr char kNoCuda[] = "this build has no CUDA backend; configure with -DTESSERA_CUDA=ON";
-
-}  // namespace
 
 void use_cuda_device(MemoryLedger&, c10::Device, int64_t) { throw std::runtime_error(kNoCuda); }
 

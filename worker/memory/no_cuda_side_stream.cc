@@ -1,10 +1,11 @@
 // Linked in place of cuda_side_stream.cc in a build without TESSERA_CUDA.
-#include "worker/memory/side_stream_common.h"
+#include <stdexcept>
+
+#include "worker/memory/side_stream.h"
+#include "worker/no_cuda.h"
 
 namespace tessera {
 
-std::unique_ptr<SideStream> make_side_stream(at::Device) {
-  return std::make_unique<DirectStream>();
-}
+std::unique_ptr<SideStream> make_cuda_side_stream(at::Device) { throw std::runtime_error(kNoCuda); }
 
 }  // namespace tessera

@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-std::unique_ptr<OffloadPages> make_pages(const OffloadOptions& options, CopyStream& stream) {
+std::unique_ptr<OffloadPages> make_pages(const OffloadOptions& options, SideStream& stream) {
   if (options.disk_directory) return make_disk_pages(options.device, *options.disk_directory);
   return make_host_pages(options.device, stream);
 }
@@ -48,7 +48,7 @@ struct ActivationOffload::Storage {
   int64_t num_bytes;
   std::vector<OffloadExtent> extents;  // empty once it is back
   at::Tensor bytes;                    // on the device, once it is back or on its way
-  CopyStream::Mark arrived;
+  SideStream::Mark arrived;
 
   Storage(ActivationOffload& offload, int64_t block, int64_t num_bytes)
       : offload(offload),
@@ -97,7 +97,7 @@ class ActivationOffload::Hooks final : public torch::autograd::SavedVariableHook
 
 ActivationOffload::ActivationOffload(const OffloadOptions& options)
     : options_(options),
-      stream_(options.overlaps ? make_copy_stream(options.device) : make_plain_copy_stream()),
+      stream_(make_side_stream(options.overlaps ? options.device : at::Device(at::kCPU))),
       space_(make_pages(options, *stream_)) {}
 
 ActivationOffload::~ActivationOffload() = default;
@@ -122,7 +122,7 @@ void ActivationOffload::begin_block(const std::vector<at::Tensor>& stays) {
 void ActivationOffload::end_block() {
   known_.clear();
   // The block before has had this one's time to leave.
-  stream_->wait(left_mark_);
+  stream_->join(left_mark_);
   left_ = std::move(leaving_);
   leaving_.clear();
   left_mark_ = stream_->mark();
@@ -178,7 +178,7 @@ void ActivationOffload::start_return(Storage& storage) {
 
 // Blocks run backward in reverse order. What is left of later ones needs no more thought.
 void ActivationOffload::enter_backward(int64_t block) {
-  stream_->wait(left_mark_);
+  stream_->join(left_mark_);
   left_.clear();
   left_mark_ = nullptr;
   while (!blocks_.empty() && blocks_.back().index >= block) blocks_.pop_back();
@@ -198,18 +198,14 @@ at::Tensor ActivationOffload::bring_back(Storage& storage) {
   const c10::AutoGradMode no_grad(false);
   if (!blocks_.empty() && blocks_.back().index >= storage.block) enter_backward(storage.block);
   start_return(storage);
-  stream_->wait(storage.arrived);
+  stream_->join(storage.arrived);
   storage.arrived = nullptr;
   return storage.bytes;
 }
 
 void ActivationOffload::count(int64_t bytes) {
   moved_bytes_ += bytes;
-  if (options_.disk_directory) {
-    count_disk_bytes(bytes);
-  } else {
-    count_host_bytes(bytes);
-  }
+  if (options_.disk_directory) count_disk_bytes(bytes);
 }
 
 }  // namespace tessera

@@ -21,9 +21,9 @@
 #include <optional>
 #include <vector>
 
-#include "worker/memory/copy_stream.h"
 #include "worker/memory/offload_pages.h"
 #include "worker/memory/saved_tensors.h"
+#include "worker/memory/side_stream.h"
 
 namespace tessera {
 
@@ -96,7 +96,7 @@ class ActivationOffload : public SavedTensors {
   void count(int64_t bytes);
 
   OffloadOptions options_;
-  std::unique_ptr<CopyStream> stream_;
+  std::unique_ptr<SideStream> stream_;
   OffloadSpace space_;
   int64_t moved_bytes_ = 0;
   int64_t offloaded_bytes_ = 0;
@@ -108,7 +108,7 @@ class ActivationOffload : public SavedTensors {
 
   // Of the block before it.
   std::vector<at::Tensor> left_;
-  CopyStream::Mark left_mark_;
+  SideStream::Mark left_mark_;
 
   std::deque<SavedBlock> blocks_;  // that backward has not come to
   int64_t num_blocks_ = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "worker/kernels/work.h"
 #include "worker/memory/host_memory.h"
 
 namespace tessera {
@@ -10,19 +9,17 @@ namespace {
 
 class HostPages final : public OffloadPages {
  public:
-  HostPages(at::Device device, CopyStream& stream) : device_(device), stream_(stream) {}
+  HostPages(at::Device device, SideStream& stream) : device_(device), stream_(stream) {}
 
   void grow() override {
     const OwnerScope scope(Owner::kActivations);
     pages_.push_back(empty_host({kOffloadPageBytes}, at::kByte, device_));
   }
   void write(int64_t page, int64_t offset, const at::Tensor& part) override {
-    if (part.is_meta()) count_host_bytes(part.numel());
-    stream_.copy(place(page, offset, part), part);
+    stream_.run([&] { copy_across(place(page, offset, part), part); });
   }
   void read(const at::Tensor& part, int64_t page, int64_t offset) override {
-    if (part.is_meta()) count_host_bytes(part.numel());
-    stream_.copy(part, place(page, offset, part));
+    stream_.run([&] { copy_across(part, place(page, offset, part)); });
   }
   void will_read(int64_t, int64_t, int64_t) override {}
 
@@ -32,13 +29,13 @@ class HostPages final : public OffloadPages {
   }
 
   at::Device device_;
-  CopyStream& stream_;
+  SideStream& stream_;
   std::vector<at::Tensor> pages_;
 };
 
 }  // namespace
 
-std::unique_ptr<OffloadPages> make_host_pages(at::Device device, CopyStream& stream) {
+std::unique_ptr<OffloadPages> make_host_pages(at::Device device, SideStream& stream) {
   return std::make_unique<HostPages>(device, stream);
 }
 

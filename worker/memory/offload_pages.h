@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "worker/memory/copy_stream.h"
+#include "worker/memory/side_stream.h"
 
 namespace tessera {
 
@@ -29,7 +29,7 @@ class OffloadPages {
 };
 
 // In host memory, charged to the host space; copies run on `stream`, which must outlive it.
-std::unique_ptr<OffloadPages> make_host_pages(at::Device device, CopyStream& stream);
+std::unique_ptr<OffloadPages> make_host_pages(at::Device device, SideStream& stream);
 // In a file of `directory`, which is made where it is missing; the file has no name, and goes with
 // this process. Reads and writes are done when they return. On meta there is no file. Throws
 // UserError("memory.activation_offloading_dir").

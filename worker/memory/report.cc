@@ -84,12 +84,12 @@ v1::MemorySnapshot memory_snapshot(const MemoryLedger& ledger) {
 
 v1::MemoryPeak memory_peak(const MemoryLedger& ledger) {
   v1::MemoryPeak out;
-  const int64_t peak = ledger.snapshot().peak_bytes;
-  out.set_peak_bytes(peak);
-  *out.mutable_reached() = message(ledger.reached_peak(), 0);
-  *out.mutable_cells() = messages(ledger.cells_at_peak());
-  out.set_host_peak_bytes(ledger.snapshot(Space::kHost).peak_bytes);
-  *out.mutable_host_cells() = messages(ledger.cells_at_peak(Space::kHost));
+  const SpacePeak device = ledger.peak(Space::kDevice), host = ledger.peak(Space::kHost);
+  out.set_peak_bytes(device.bytes);
+  *out.mutable_reached() = message(device.reached, 0);
+  *out.mutable_cells() = messages(device.cells);
+  out.set_host_peak_bytes(host.bytes);
+  *out.mutable_host_cells() = messages(host.cells);
   return out;
 }
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/kernels/work.h"
 #include "worker/memory/host_memory.h"
 #include "worker/memory/ledger.h"
 
@@ -80,11 +79,9 @@ AdamW::Staged AdamW::fetch(const ShardedUnit& unit) const {
   if (options_.state.offload) staged.gradient = make(unit.gradient());
   if (moves_weights(unit)) staged.weights = make(unit.shard());
   if (!options_.state.offload && !moves_weights(unit)) return staged;
-  if (options_.state.offload) count_host_bytes(static_cast<int64_t>(staged.gradient.nbytes()));
-  if (moves_weights(unit)) count_host_bytes(static_cast<int64_t>(staged.weights.nbytes()));
   side_->run([&] {
-    if (options_.state.offload) staged.gradient.copy_(unit.gradient(), /*non_blocking=*/true);
-    if (moves_weights(unit)) staged.weights.copy_(unit.shard(), /*non_blocking=*/true);
+    if (options_.state.offload) copy_across(staged.gradient, unit.gradient());
+    if (moves_weights(unit)) copy_across(staged.weights, unit.shard());
   });
   return staged;
 }
@@ -99,8 +96,7 @@ void AdamW::wait_for_fetched() const {
 
 void AdamW::put_back(const ShardedUnit& unit, const Staged& staged) const {
   if (!moves_weights(unit)) return;
-  count_host_bytes(static_cast<int64_t>(staged.weights.nbytes()));
-  side_->run([&] { unit.shard().copy_(staged.weights, /*non_blocking=*/true); });
+  side_->run([&] { copy_across(unit.shard(), staged.weights); });
 }
 
 std::vector<FlatShard> AdamW::state() const {

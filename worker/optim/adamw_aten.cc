@@ -5,11 +5,11 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/index_select.h>
 #include <ATen/ops/where.h>
 
 #include <algorithm>
+
+#include "worker/kernels/device_table.h"
 
 namespace tessera {
 namespace {
@@ -46,14 +46,6 @@ void put_rounded(at::Tensor to, const at::Tensor& values, const at::Tensor& rand
   to.copy_(at::where(values == values, rounded.view(at::kFloat), values));
 }
 
-at::Tensor on_device(const DynamicMap& map, at::Device device) {
-  const auto options = at::TensorOptions(device).dtype(at::kFloat);
-  if (device.is_meta()) return at::empty({DynamicMap::kNumCodes}, options);
-  return at::from_blob(const_cast<float*>(map.values), {DynamicMap::kNumCodes},
-                       options.device(at::kCPU))
-      .to(device);
-}
-
 // Half way from each value to the next.
 at::Tensor midpoints(const at::Tensor& values) {
   const int64_t count = values.size(0) - 1;
@@ -66,12 +58,11 @@ class Codec {
   Codec(const DynamicMap& map, at::Device device, int64_t block)
       : map_(map),
         block_(block),
-        values_(on_device(map, device)),
-        midpoints_(midpoints(values_.narrow(0, map.zero, DynamicMap::kNumCodes - map.zero))) {}
+        midpoints_(midpoints(device_table(map.values, device)
+                                 .narrow(0, map.zero, DynamicMap::kNumCodes - map.zero))) {}
 
   at::Tensor decode(const at::Tensor& codes, const at::Tensor& scales) const {
-    if (codes.is_meta()) return at::empty(codes.sizes(), values_.options());
-    const at::Tensor values = values_.index_select(0, codes.to(at::kInt));
+    const at::Tensor values = look_up(map_.values, codes);
     values.view({-1, block_}).mul_(scales.unsqueeze(1));
     return values;
   }
@@ -93,7 +84,7 @@ class Codec {
  private:
   const DynamicMap& map_;
   int64_t block_;
-  at::Tensor values_, midpoints_;
+  at::Tensor midpoints_;
 };
 
 // Runs of whole blocks, and what is left at the end, which is a block of its own.

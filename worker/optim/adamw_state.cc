@@ -1,5 +1,6 @@
 #include "worker/optim/adamw_state.h"
 
+#include <ATen/ceil_div.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -53,7 +54,7 @@ AdamWState::AdamWState(const ShardedUnit& unit, int rank, const Options& options
       name_(unit.layout().name),
       used_numel_(unit.layout().used_numel),
       first_(rank * unit.layout().shard_numel) {
-  list_segments(unit, rank);
+  const int64_t small = list_segments(unit, rank);
   const at::Device device = unit.options().device;
   const auto make = [&](int64_t numel, at::ScalarType dtype) {
     if (options_.offload) return empty_host({numel}, dtype, device).zero_();
@@ -66,12 +67,10 @@ AdamWState::AdamWState(const ShardedUnit& unit, int rank, const Options& options
   means_ = make_means(unit.layout().shard_numel, dtype_of(options_.type));
   if (options_.type != AdamWStateType::kInt8) return;
   scales_ = make_means(unit.layout().shard_numel / kAdamWBlock, at::kFloat);
-  int64_t small = 0;
-  for (const Segment& segment : segments_) small += segment.small_begin < 0 ? 0 : segment.numel;
   small_ = make_means(small, at::kFloat);
 }
 
-void AdamWState::list_segments(const ShardedUnit& unit, int rank) {
+int64_t AdamWState::list_segments(const ShardedUnit& unit, int rank) {
   const FlatLayout& layout = unit.layout();
   int64_t small = 0;
   for (const FlatLayout::Slice& slice : layout.slices_of_rank(rank)) {
@@ -86,6 +85,7 @@ void AdamWState::list_segments(const ShardedUnit& unit, int rank) {
     small_numel_ += entry.numel;
     small_first_ += std::clamp(first_ - entry.offset, int64_t{0}, entry.numel);
   }
+  return small;
 }
 
 void AdamWState::update(const at::Tensor& weights, const at::Tensor& gradients,
@@ -139,7 +139,7 @@ void AdamWState::update_segment(const Segment& segment, const at::Tensor& weight
       return (kernels ? adamw_bfloat_ : adamw_bfloat_by_aten_)(weights, means, gradients, step,
                                                                draw);
     case AdamWStateType::kInt8: {
-      const int64_t blocks = (segment.numel + kAdamWBlock - 1) / kAdamWBlock;
+      const int64_t blocks = at::ceil_div(segment.numel, kAdamWBlock);
       const AdamWMeans scales = scales_.narrow(segment.begin / kAdamWBlock, blocks);
       return (kernels ? adamw_int8_ : adamw_int8_by_aten_)(weights, {means, scales}, gradients,
                                                            step);
@@ -156,7 +156,7 @@ std::vector<FlatShard> AdamWState::vectors() const {
   };
   add("", means_, used_numel_, {});
   if (options_.type != AdamWStateType::kInt8) return shards;
-  add(".scales", scales_, (used_numel_ + kAdamWBlock - 1) / kAdamWBlock, {});
+  add(".scales", scales_, at::ceil_div(used_numel_, kAdamWBlock), {});
   if (small_numel_ > 0) add(".small", small_, small_numel_, small_first_);
   return shards;
 }

@@ -52,7 +52,8 @@ class AdamWState {
     bool decays;
     int64_t small_begin;  // in small_, where it lies there; else -1
   };
-  void list_segments(const ShardedUnit& unit, int rank);
+  // Returns the elements of small_.
+  int64_t list_segments(const ShardedUnit& unit, int rank);
   // Host memory is the CPU's, also where a tensor without data stands for it.
   bool by_kernels(const at::Tensor& weights) const { return options_.offload || on_cpu(weights); }
   void update_fused(const at::Tensor& weights, const at::Tensor& gradients, const Update& update);

@@ -1,6 +1,5 @@
 #include "worker/optim/gradient_norm.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
@@ -107,9 +106,10 @@ double cpu_sum_of_squares(const std::vector<ShardedUnit*>& units, Collectives& g
 void GradientNorm::add(const std::vector<ShardedUnit*>& units) {
   const c10::AutoGradMode no_grad(false);
   const OwnerScope scope(Owner::kGradients);
-  options_ = at::TensorOptions(units.front()->options().device).dtype(at::kDouble);
-  if (on_cpu(at::empty({0}, options_))) {
-    on_cpu_ += cpu_sum_of_squares(units, group_);
+  const at::Device device = units.front()->options().device;
+  options_ = at::TensorOptions(device).dtype(at::kDouble);
+  if (on_cpu(device)) {
+    on_cpu_ += cpu_sum_of_squares(units, shards_);
     return;
   }
   if (!on_device_.defined()) on_device_ = at::zeros({1}, options_);
@@ -121,12 +121,13 @@ void GradientNorm::add(const std::vector<ShardedUnit*>& units) {
 
 double GradientNorm::total() const {
   at::Tensor sum = on_device_.defined() ? on_device_.clone() : at::full({1}, on_cpu_, options_);
-  group_.all_reduce_sum(sum);
-  return std::sqrt(host_value(sum));
+  // Over copies, too: a number that they must agree on comes to all in one sum.
+  world_.all_reduce_sum(sum);
+  return std::sqrt(host_value(sum) / num_copies_);
 }
 
-double gradient_norm(const std::vector<ShardedUnit*>& units, Collectives& group) {
-  GradientNorm norm(group);
+double gradient_norm(const std::vector<ShardedUnit*>& units, const Mesh& mesh) {
+  GradientNorm norm(mesh);
   norm.add(units);
   return norm.total();
 }

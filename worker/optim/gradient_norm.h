@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "worker/parallel/mesh.h"
 #include "worker/parallel/shard.h"
 
 namespace tessera {
@@ -12,8 +13,9 @@ namespace tessera {
 // Adds up the norm of gradients, of all units at once or one by one.
 class GradientNorm {
  public:
-  // `group` must outlive this.
-  explicit GradientNorm(Collectives& group) : group_(group) {}
+  // The mesh's groups must outlive this.
+  explicit GradientNorm(const Mesh& mesh)
+      : shards_(mesh.shard), world_(mesh.world), num_copies_(mesh.shape.dp_replicate) {}
 
   // Counts the gradients that these units have, on one device. Each once. Collective.
   void add(const std::vector<ShardedUnit*>& units);
@@ -21,16 +23,18 @@ class GradientNorm {
   double total() const;
 
  private:
-  Collectives& group_;
+  Collectives& shards_;
+  Collectives& world_;
+  int num_copies_;
   at::TensorOptions options_ = at::kDouble;
   double on_cpu_ = 0;     // sum of squares of this rank
   at::Tensor on_device_;  // likewise, float64 [1]; where gradients are not on a CPU
 };
 
-// L2 norm of the units' gradients over all ranks of the group; NaN or infinite if any is. On a CPU
-// each parameter is summed in float32 as ATen's kernel sums it whole on one rank, so that the norm
-// is TRL's, whatever the number of ranks; see the source. Collective.
-double gradient_norm(const std::vector<ShardedUnit*>& units, Collectives& group);
+// L2 norm of the units' gradients over all shards, the same on all ranks; NaN or infinite if any
+// is. On a CPU each parameter is summed in float32 as ATen's kernel sums it whole on one rank, so
+// that the norm is TRL's, whatever the number of ranks; see the source. Collective.
+double gradient_norm(const std::vector<ShardedUnit*>& units, const Mesh& mesh);
 
 // What to scale gradients of this norm by, so that it is at most max_norm (0: no limit).
 // Source: torch.nn.utils.clip_grad_norm_.

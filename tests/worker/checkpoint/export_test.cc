@@ -3,10 +3,14 @@
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "tests/worker/checkpoint/fixture.h"
+#include "worker/checkpoint/config_json.h"
 #include "worker/checkpoint/export.h"
 #include "worker/model/safetensors.h"
 
@@ -150,6 +154,49 @@ TEST(ConfigDtype, IsAddedWhereItIsSorted) {
     EXPECT_EQ(config_with_dtype(text, "float32"), "") << text;
 }
 
+TEST(ConfigOfClassifier, NamesTheClassItsOneLabelAndThePadding) {
+  EXPECT_EQ(config_of_classifier(R"({
+  "architectures": [
+    "LlamaForCausalLM"
+  ],
+  "model_type": "llama",
+  "pad_token_id": null,
+  "rms_norm_eps": 1e-06
+}
+)",
+                                 "Llama", 7),
+            R"({
+  "architectures": [
+    "LlamaForSequenceClassification"
+  ],
+  "id2label": {
+    "0": "LABEL_0"
+  },
+  "label2id": {
+    "LABEL_0": 0
+  },
+  "model_type": "llama",
+  "pad_token_id": 7,
+  "rms_norm_eps": 1e-06
+}
+)");
+}
+
+TEST(ConfigOfClassifier, KeepsTheNameOfOneLabelAndReplacesMore) {
+  const std::string named =
+      R"({"architectures": ["X"], "id2label": {"0": "reward"}, "label2id": {"reward": 0}})";
+  EXPECT_THAT(config_of_classifier(named, "Qwen3", -1),
+              ::testing::EndsWith(R"("id2label": {"0": "reward"}, "label2id": {"reward": 0}})"));
+  const auto two = nlohmann::json::parse(config_of_classifier(
+      R"({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}, "num_labels": 2})",
+      "Qwen3", -1));
+  EXPECT_EQ(two["id2label"], (nlohmann::json{{"0", "LABEL_0"}}));
+  EXPECT_EQ(two["label2id"], (nlohmann::json{{"LABEL_0", 0}}));
+  EXPECT_EQ(two["num_labels"], 1);
+  EXPECT_FALSE(two.contains("pad_token_id"));
+  EXPECT_EQ(config_of_classifier("[]", "Qwen3", 0), "");
+}
+
 TEST_F(ExportTest, ReplacesAnEarlierOneWhole) {
   write(2, at::kFloat, 2000);
   write(2, at::kFloat, int64_t{5} << 30, 1);
@@ -161,6 +208,28 @@ TEST_F(ExportTest, ReplacesAnEarlierOneWhole) {
 TEST_F(ExportTest, AFailureLeavesNothing) {
   fs::remove(source() / "config.json");
   EXPECT_THROW(write(2, at::kFloat, int64_t{5} << 30), std::system_error);
+  EXPECT_THAT(names_in(final().parent_path()), ::testing::IsEmpty());
+}
+
+// What comes before a layout may be a collective, as gathering its weights is.
+TEST_F(ExportTest, ARankThatFailsKeepsOthersWaitingNowhere) {
+  std::atomic<int> num_failed = 0;
+  run_ranks(Backend::kThreads, 2, [&](Collectives& ranks) {
+    const auto shards = example_shards(ranks.rank(), 2, 0);
+    ExportOptions options{
+        .directory = final(), .model_source = source(), .tokenizer_source = source()};
+    options.before_layout = [&](size_t) { ranks.barrier(); };
+    const auto read = [&](size_t layout, int64_t begin, int64_t numel) {
+      if (ranks.rank() == 1) throw std::system_error(ENOSPC, std::generic_category(), "disk");
+      return shards[layout].data.narrow(0, begin, numel);
+    };
+    try {
+      export_hugging_face(options, example_layouts(2), read, ranks);
+    } catch (const std::system_error&) {
+      ++num_failed;
+    }
+  });
+  EXPECT_EQ(num_failed, 2);
   EXPECT_THAT(names_in(final().parent_path()), ::testing::IsEmpty());
 }
 

@@ -12,6 +12,7 @@
 #include <future>
 
 #include "tests/worker/checkpoint/fixture.h"
+#include "worker/errors.h"
 #include "worker/memory/ledger.h"
 
 namespace tessera {
@@ -73,6 +74,32 @@ TEST(Snapshot, ACopyIsChargedToItsOwner) {
   EXPECT_EQ(checkpoint_bytes(), 0);
   EXPECT_EQ(snapshot.detach(), 4000);
   EXPECT_EQ(checkpoint_bytes(), 4000);
+}
+
+// There is no room for the copy: the reader goes on all the same, as values have not changed.
+TEST(Snapshot, LetsTheReaderGoOnWhereThereIsNoRoomForACopy) {
+  MemoryLedger& ledger = MemoryLedger::install();
+  const at::Tensor values = at::arange(10'000'000, at::kFloat);
+  Snapshot snapshot({{"a", values, values.numel()}});
+  std::promise<void> reading, go_on;
+  int64_t num_seen = 0;
+  std::thread reader([&] {
+    snapshot.read([&](size_t, int64_t begin, const at::Tensor& part) {
+      if (begin == 0) {
+        reading.set_value();
+        go_on.get_future().wait();
+      }
+      num_seen += part.numel();
+    });
+  });
+  reading.get_future().wait();
+  ledger.set_device_limit(ledger.snapshot().current_bytes + 1000);
+  auto detached = std::async(std::launch::async, [&] { snapshot.detach(); });
+  go_on.set_value();
+  EXPECT_THROW(detached.get(), MemoryError);
+  ledger.set_device_limit(0);
+  reader.join();
+  EXPECT_EQ(num_seen, values.numel());
 }
 
 // One step of training as the writer sees it: ranks exchange their progress, then weights change.

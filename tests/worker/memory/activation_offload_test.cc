@@ -16,6 +16,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "proto/spec/bytes.h"
 #include "worker/errors.h"
 #include "worker/kernels/work.h"
 #include "worker/memory/ledger.h"
@@ -36,7 +37,7 @@ class Pages : public testing::TestWithParam<bool> {
   }
 
  private:
-  std::unique_ptr<CopyStream> stream_ = make_copy_stream(at::kCPU);
+  std::unique_ptr<SideStream> stream_ = make_side_stream(at::kCPU);
 };
 
 TEST_P(Pages, GiveBackWhatWasWrittenAcrossTheirEnds) {
@@ -76,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, Pages, testing::Values(false, true),
 TEST(HostPages, AreChargedToTheHostSpace) {
   const auto before = ledger.snapshot(Space::kHost), device_before = ledger.snapshot();
   {
-    const std::unique_ptr<CopyStream> stream = make_copy_stream(at::kCPU);
+    const std::unique_ptr<SideStream> stream = make_side_stream(at::kCPU);
     OffloadSpace space(make_host_pages(at::kCPU, *stream));
     space.take(1);
     const auto now = ledger.snapshot(Space::kHost);
@@ -106,12 +107,14 @@ TEST(DiskPages, SayWhereThereIsNoRoom) {
   std::signal(SIGXFSZ, previous);
   EXPECT_EQ(field, "memory.activation_offloading_dir");
   EXPECT_THAT(message, testing::HasSubstr("must have room for"));
-  EXPECT_THAT(message, testing::HasSubstr(std::to_string(2 * kOffloadPageBytes)));
+  EXPECT_THAT(message, testing::HasSubstr(spec::format_bytes(2 * kOffloadPageBytes)));
 }
 
 // Three blocks, x -> sin(2 x), each of which saves one tensor of 4000 bytes.
 struct Chain {
-  explicit Chain(const OffloadOptions& options) : offload(options) {
+  explicit Chain(const OffloadOptions& options)
+      : offload(options),
+        input(at::randn({1000}, at::TensorOptions(options.device)).requires_grad_(true)) {
     at::Tensor x = input;
     for (int i = 0; i < 3; ++i) {
       const ActivationOffload::Block block(offload, {});
@@ -130,7 +133,7 @@ struct Chain {
   }
 
   ActivationOffload offload;
-  at::Tensor input = at::randn({1000}).requires_grad_(true);
+  at::Tensor input;
   std::vector<at::Tensor> outputs;
 };
 
@@ -154,14 +157,16 @@ TEST(ActivationOffload, BringsBlocksBackAsBackwardComesToThem) {
 
 // As a rehearsal counts it.
 TEST(ActivationOffload, CountsWhatItMovesByTarget) {
-  for (const bool to_disk : {false, true}) {
-    OffloadOptions options;
-    if (to_disk) options.disk_directory = testing::TempDir();
-    WorkCount count;
-    const WorkScope scope(count);
-    Chain(options).run_backward();
-    EXPECT_EQ(count.host_bytes, to_disk ? 0 : 24000);
-    EXPECT_EQ(count.disk_bytes, to_disk ? 24000 : 0);
+  for (const at::DeviceType device : {at::kCPU, at::kMeta}) {
+    for (const bool to_disk : {false, true}) {
+      OffloadOptions options{.device = device};
+      if (to_disk) options.disk_directory = testing::TempDir();
+      WorkCount count;
+      const WorkScope scope(count);
+      Chain(options).run_backward();
+      EXPECT_EQ(count.host_bytes, to_disk ? 0 : 24000) << device;
+      EXPECT_EQ(count.disk_bytes, to_disk ? 24000 : 0) << device;
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "worker/kernels/stand_in.h"
 #include "worker/memory/host_memory.h"
 #include "worker/memory/ledger.h"
 
@@ -53,6 +54,19 @@ TEST_P(Spaces, ScopeChargesTheHost) {
   on_device.reset();
   EXPECT_EQ(current(ledger_), (Current{before.device + 1, before.host}));
   EXPECT_EQ(current(other_), other_before);
+}
+
+// Of a device whose allocator rounds: its own memory only, while it is stood for.
+TEST(Meta, IsChargedInWholesOfTheAllocatorItStandsFor) {
+  const Current before = current(meta);
+  {
+    const StandInScope scope({.device = at::kCUDA, .granularity = 512});
+    const at::Tensor on_device = bytes(513, at::kMeta);
+    const at::Tensor on_host = empty_host({7}, at::kByte, at::kMeta);
+    EXPECT_EQ(current(meta), (Current{before.device + 1024, before.host + 7}));
+  }
+  const at::Tensor after = bytes(5, at::kMeta);
+  EXPECT_EQ(current(meta), (Current{before.device + 5, before.host}));
 }
 
 TEST_P(Spaces, EmptyHostChargesTheHostAndTheOwner) {
