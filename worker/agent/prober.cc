@@ -6,9 +6,9 @@
 #include <google/protobuf/util/delimited_message_util.h>
 #include <google/protobuf/util/json_util.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 
 #include <iterator>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -47,6 +47,23 @@ v1::Probed broken(const v1::Probe& probe, const std::string& message) {
   failure.set_rank(-1);
   failure.set_message(message);
   return probed;
+}
+
+v1::Probed unanswered(const v1::Probe& probe, const std::string& why) {
+  v1::Probed probed = answer_to(probe);
+  probed.set_unanswered(why);
+  return probed;
+}
+
+std::chrono::milliseconds timeout_of(const v1::Probe& probe) {
+  return probe.timeout_ms() > 0 ? std::chrono::milliseconds(probe.timeout_ms())
+                                : Prober::kDefaultTimeout;
+}
+
+v1::Probed too_late(const v1::Probe& probe) {
+  const std::chrono::duration<double> timeout = timeout_of(probe);
+  return unanswered(probe, absl::StrCat("the agent could not ", task_of(probe), " within ",
+                                        timeout.count(), " s"));
 }
 
 std::string ending(const Exit& exit) {
@@ -119,23 +136,25 @@ Prober::~Prober() {
   for (Job& job : running_) discard(job);
 }
 
-std::chrono::milliseconds Prober::deadline_of(const v1::Probe& probe) const {
-  return probe.has_profile() ? options_.profile_deadline : options_.deadline;
-}
-
-void Prober::refuse(const v1::Probe& probe, Done done, const std::string& why) {
-  loop_.post([done = std::move(done), probed = broken(probe, why)] { done(probed); });
+void Prober::answer_later(Done done, v1::Probed answer) {
+  loop_.post([done = std::move(done), answer = std::move(answer)] { done(answer); });
 }
 
 void Prober::probe(v1::Probe probe, Done done) {
   if (waiting_.size() >= kMaxWaiting) {
-    return refuse(probe, std::move(done), "the agent has too many jobs to check; try again later");
+    return answer_later(
+        std::move(done),
+        unanswered(probe, "the agent has too many questions to answer; try again later"));
   }
+  const std::chrono::milliseconds timeout = timeout_of(probe);
   waiting_.push_back(Job{std::move(probe), std::move(done)});
+  const Iterator job = std::prev(waiting_.end());
+  job->deadline = loop_.call_after(timeout, [this, job] { expired(job); });
   start_waiting();
 }
 
 void Prober::cancel_all() {
+  for (Job& job : waiting_) discard(job);
   waiting_.clear();
   for (Job& job : running_) {
     job.done = nullptr;
@@ -145,22 +164,30 @@ void Prober::cancel_all() {
 
 void Prober::start_waiting() {
   while (!waiting_.empty() && running_.size() < kMaxRunning) {
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    const auto job = std::prev(running_.end());
+    running_.splice(running_.end(), waiting_, waiting_.begin());
+    const Iterator job = std::prev(running_.end());
     if (absl::Status status = start(*job); !status.ok()) {
-      refuse(job->probe, std::move(job->done),
-             absl::StrCat("the agent could not ", task_of(job->probe), ": ", status.message()));
+      answer_later(std::move(job->done),
+                   broken(job->probe, absl::StrCat("the agent could not ", task_of(job->probe),
+                                                   ": ", status.message())));
       discard(*job);
       running_.erase(job);
       continue;
     }
-    job->deadline = loop_.call_after(deadline_of(job->probe), [job] {
-      job->timed_out = true;
-      job->process->kill_group(SIGKILL);
-    });
     loop_.watch(job->process->pidfd(), [this, job] { exited(job); });
   }
+}
+
+void Prober::expired(Iterator job) {
+  if (job->process) {
+    job->timed_out = true;
+    job->process->kill_group(SIGKILL);
+    return;
+  }
+  const Done done = std::move(job->done);
+  v1::Probed answer = too_late(job->probe);
+  waiting_.erase(job);
+  done(std::move(answer));
 }
 
 absl::Status Prober::start(Job& job) {
@@ -191,14 +218,11 @@ absl::Status Prober::start(Job& job) {
   return absl::OkStatus();
 }
 
-void Prober::exited(std::list<Job>::iterator job) {
+void Prober::exited(Iterator job) {
   const std::optional<Exit> exit = job->process->reap();
   if (!exit) return;
-  const std::chrono::duration<double> deadline = deadline_of(job->probe);
   v1::Probed probed =
-      job->timed_out ? broken(job->probe, absl::StrCat("the agent could not ", task_of(job->probe),
-                                                       " within ", deadline.count(), " s"))
-                     : result_of(job->probe, job->directory, *exit);
+      job->timed_out ? too_late(job->probe) : result_of(job->probe, job->directory, *exit);
   const Done done = std::move(job->done);
   discard(*job);
   running_.erase(job);
@@ -208,9 +232,8 @@ void Prober::exited(std::list<Job>::iterator job) {
 
 void Prober::discard(Job& job) {
   loop_.cancel(job.deadline);
-  if (job.process) {
-    loop_.unwatch(job.process->pidfd());
-  }
+  if (job.process) loop_.unwatch(job.process->pidfd());
+  if (job.directory.empty()) return;
   std::error_code error;
   std::filesystem::remove_all(job.directory, error);
 }

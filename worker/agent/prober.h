@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <deque>
 #include <filesystem>
 #include <functional>
 #include <list>
@@ -19,9 +18,11 @@ namespace tessera::agent {
 
 class Prober {
  public:
-  // Probes that run at once, and that wait; more are refused with a failure that says so.
+  // Probes that run at once, and that wait; more are left unanswered with a sentence that says so.
   static constexpr size_t kMaxRunning = 4;
   static constexpr size_t kMaxWaiting = 64;
+  // Of a probe that sets none.
+  static constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(60);
 
   struct Options {
     std::filesystem::path trainer;
@@ -29,9 +30,6 @@ class Prober {
     std::vector<std::string> environment;
     // Working space; its contents are deleted.
     std::filesystem::path directory;
-    std::chrono::milliseconds deadline = std::chrono::seconds(60);
-    // Of a profile, which may read much.
-    std::chrono::milliseconds profile_deadline = std::chrono::minutes(10);
   };
   using Done = std::function<void(v1::Probed)>;
 
@@ -49,22 +47,22 @@ class Prober {
     v1::Probe probe;
     Done done;
     std::filesystem::path directory;
-    std::unique_ptr<Process> process;
+    std::unique_ptr<Process> process;  // null: it waits
     EventLoop::TimerId deadline;
     bool timed_out = false;
   };
+  using Iterator = std::list<Job>::iterator;
 
-  std::chrono::milliseconds deadline_of(const v1::Probe& probe) const;
   void start_waiting();
   absl::Status start(Job& job);
-  void exited(std::list<Job>::iterator job);
-  // Answers later, with a failure.
-  void refuse(const v1::Probe& probe, Done done, const std::string& why);
+  void exited(Iterator job);
+  void expired(Iterator job);
+  void answer_later(Done done, v1::Probed answer);
   void discard(Job& job);
 
   EventLoop& loop_;
   const Options options_;
-  std::deque<Job> waiting_;
+  std::list<Job> waiting_;
   std::list<Job> running_;
   int64_t num_started_ = 0;
 };

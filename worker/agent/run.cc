@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "proto/spec/threads.h"
 #include "worker/agent/network.h"
 
 namespace tessera::agent {
@@ -145,11 +146,8 @@ v1::TrainerInput Run::input_for(int local_rank, const v1::Start& start, millisec
 ProcessOptions Run::options_for(int local_rank) const {
   const v1::Placement& placement = prepare_.ranks(local_rank);
   const v1::Resources& resources = prepare_.spec().resources();
-  int threads = resources.cpu_threads();
-  if (threads == 0) {
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    threads = std::max(1, cores / prepare_.ranks_size());
-  }
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = spec::threads_of_rank(resources, prepare_.ranks_size(), cores);
   ProcessOptions options;
   options.command = {context_.trainer.string()};
   options.environment = context_.environment;

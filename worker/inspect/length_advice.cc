@@ -55,6 +55,7 @@ const v1::LengthChoice& choose(const v1::DataProfile& profile) {
     chosen = &choice;
     if (truncated(profile, choice) <= kFewTokens) break;
   }
+  if (chosen->packed().empty()) return *chosen;
   // Documents of a little over half a row leave the rest empty; longer rows are fuller.
   const v1::LengthChoice* fuller = chosen;
   const auto filled = [&](const v1::LengthChoice& choice) {
@@ -68,8 +69,26 @@ const v1::LengthChoice& choose(const v1::DataProfile& profile) {
   return *fuller;
 }
 
+// Behind a number of documents.
+std::string explain_lost(LeftOut left_out, const std::string& length) {
+  switch (left_out) {
+    case LeftOut::kUnlabelled:
+      return " documents have nothing in their first " + length +
+             " tokens that counts in the loss.";
+    case LeftOut::kLongPrompt:
+      return " documents are left out: their prompt alone has " + length + " tokens or more.";
+    case LeftOut::kLonger:
+      return " documents are longer, and left out with their pair.";
+    case LeftOut::kPromptCutOff:
+      return " documents are left out: their last " + length + " tokens hold none of the prompt.";
+    case LeftOut::kNone:
+      break;
+  }
+  return "";
+}
+
 void explain_length(const v1::DataProfile& profile, const v1::LengthChoice& choice,
-                    v1::LengthAdvice& advice) {
+                    LeftOut left_out, v1::LengthAdvice& advice) {
   const int64_t num_cut = choice.num_truncated_documents();
   const std::string length = std::to_string(choice.max_length());
   if (num_cut == 0) {
@@ -81,8 +100,7 @@ void explain_length(const v1::DataProfile& profile, const v1::LengthChoice& choi
   }
   if (choice.num_lost_documents() > 0) {
     advice.add_reasons(std::to_string(choice.num_lost_documents()) +
-                       " documents have nothing in their first " + length +
-                       " tokens that counts in the loss.");
+                       explain_lost(left_out, length));
   }
   if (profile.context() > 0 && truncated(profile, choice) > kFewTokens &&
       2 * int64_t{choice.max_length()} > profile.context()) {
@@ -110,12 +128,16 @@ void explain_packing(const v1::DataProfile& profile, const v1::LengthChoice& cho
 
 }  // namespace
 
-void add_length_advice(v1::DataProfile& profile) {
+void add_length_advice(v1::DataProfile& profile, LeftOut left_out) {
   if (profile.choices().empty() || profile.num_tokens() == 0) return;
   const v1::LengthChoice& choice = choose(profile);
   v1::LengthAdvice& advice = *profile.mutable_advice();
   advice.set_max_length(choice.max_length());
-  explain_length(profile, choice, advice);
+  explain_length(profile, choice, left_out, advice);
+  if (choice.packed().empty()) {
+    advice.set_packing_strategy("none");
+    return;
+  }
   const int64_t kept = profile.num_tokens() - choice.num_truncated_tokens();
   const double alone = share(kept, profile.num_documents() * choice.max_length());
   if (alone >= kUniform && truncated(profile, choice) <= kFewTokens) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -21,13 +23,31 @@ constexpr NamedStrategy kStrategies[] = {{"bfd", PackingStrategy::kBfd},
                                          {"bfd_split", PackingStrategy::kBfdSplit},
                                          {"wrapped", PackingStrategy::kWrapped}};
 
-void count_truncated(std::span<const DocumentLength> documents, v1::LengthChoice& choice) {
+// Whether the document's row would be left out.
+bool is_lost(const DocumentLength& document, int32_t limit, LeftOut left_out) {
+  switch (left_out) {
+    case LeftOut::kNone:
+      return false;
+    case LeftOut::kUnlabelled:
+      return document.first_label >= std::min(document.num_tokens, limit);
+    case LeftOut::kLongPrompt:
+      return document.first_label >= limit;
+    case LeftOut::kLonger:
+      return document.num_tokens > limit;
+    case LeftOut::kPromptCutOff:
+      return document.first_label <= document.num_tokens - limit;
+  }
+  return false;
+}
+
+void count_truncated(std::span<const DocumentLength> documents, LeftOut left_out,
+                     v1::LengthChoice& choice) {
   const int32_t limit = choice.max_length();
   int64_t num_cut = 0, num_lost = 0, num_tokens = 0;
   for (const DocumentLength& document : documents) {
     num_cut += document.num_tokens > limit;
     num_tokens += std::max(0, document.num_tokens - limit);
-    num_lost += document.first_label >= std::min(document.num_tokens, limit);
+    num_lost += is_lost(document, limit, left_out);
   }
   choice.set_num_truncated_documents(num_cut);
   choice.set_num_truncated_tokens(num_tokens);
@@ -88,16 +108,28 @@ v1::PackedRows count_packed(std::span<const DocumentLength> documents, int32_t m
   return packed;
 }
 
+// Throws what the first task that failed threw; no further ones are begun.
 void run_all(const std::vector<std::function<void()>>& tasks, int num_threads) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = std::clamp(num_threads > 0 ? num_threads : cores, 1, kMaxThreads);
   std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;  // guarded by mutex
   const auto work = [&] {
-    for (size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
+    try {
+      for (size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      next = tasks.size();
+    }
   };
-  std::vector<std::jthread> helpers;
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
+  {
+    std::vector<std::jthread> helpers;
+    for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -117,13 +149,14 @@ std::vector<v1::LengthChoice> make_length_table(std::span<const DocumentLength> 
     v1::LengthChoice& choice = choices[i];
     choice.set_max_length(options.max_lengths[i]);
     for (const NamedStrategy& named : kStrategies) {
+      if (!options.packs) break;
       v1::PackedRows& packed = *choice.add_packed();
       tasks.push_back([&, max_length = options.max_lengths[i]] {
         packed = count_packed(documents, max_length, named);
       });
     }
     tasks.push_back([&] {
-      count_truncated(documents, choice);
+      count_truncated(documents, options.truncation.left_out, choice);
       count_batches(shuffled, options.batch_rows, choice);
     });
   }

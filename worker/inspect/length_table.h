@@ -17,6 +17,8 @@ struct LengthTableOptions {
   // Of the random order of documents in batches; the order of packing is that of the documents.
   uint64_t seed = 0;
   int num_threads = 0;  // 0: as many as the machine has cores
+  Truncation truncation;
+  bool packs = true;  // also count packed rows
 };
 
 // One entry a max_length, in their order. Requires num_tokens >= 0 and

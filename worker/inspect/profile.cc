@@ -99,7 +99,8 @@ std::vector<int32_t> suggested(std::span<const int32_t> sorted, int64_t num_toke
   return lengths;
 }
 
-// 0: the directory does not say.
+// 0: the directory does not say. Read by hand, for the reader of config.json is the engine's and
+// links LibTorch.
 int64_t context_of(const std::filesystem::path& model) {
   if (model.empty() || !std::filesystem::exists(model / "config.json")) return 0;
   const JsonFile config(model / "config.json", "model.path");
@@ -142,11 +143,13 @@ v1::DataProfile profile_lengths(std::span<const DocumentLength> documents,
        make_length_table(documents, {.max_lengths = {lengths.begin(), lengths.end()},
                                      .batch_rows = options.batch_rows,
                                      .seed = options.seed,
-                                     .num_threads = options.num_threads})) {
+                                     .num_threads = options.num_threads,
+                                     .truncation = options.truncation,
+                                     .packs = options.packs})) {
     choice.set_is_of_job(choice.max_length() == options.job_max_length);
     *profile.add_choices() = std::move(choice);
   }
-  add_length_advice(profile);
+  add_length_advice(profile, options.truncation.left_out);
   return profile;
 }
 
@@ -169,14 +172,18 @@ void profile(const v1::InspectRequest& request,
     reply(message);
   });
   const std::vector<DocumentLength> documents = load_lengths(options);
+  const bool is_pair = spec.method().has_dpo() || spec.method().has_reward();
+  const int32_t rows = std::max(1, spec.training().per_device_train_batch_size());
   v1::InspectReply message;
-  *message.mutable_profile() = profile_lengths(
-      documents, {.max_lengths = {given.begin(), given.end()},
-                  .job_max_length = spec.method().sft().max_length(),
-                  .batch_rows = std::max(1, spec.training().per_device_train_batch_size()),
-                  .context = context_of(spec.model().path()),
-                  .seed = options.mixture_seed,
-                  .num_threads = options.num_threads});
+  *message.mutable_profile() =
+      profile_lengths(documents, {.max_lengths = {given.begin(), given.end()},
+                                  .job_max_length = static_cast<int32_t>(options.max_length),
+                                  .batch_rows = is_pair ? 2 * rows : rows,
+                                  .context = context_of(spec.model().path()),
+                                  .seed = options.mixture_seed,
+                                  .num_threads = options.num_threads,
+                                  .truncation = truncation_of(options),
+                                  .packs = options.examples.kind == RecordKind::kSft});
   message.mutable_profile()->set_max_documents(request.max_documents());
   reply(message);
 }

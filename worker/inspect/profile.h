@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "tessera/v1/inspect.pb.h"
 #include "worker/data/dataset.h"
@@ -16,6 +17,8 @@ struct LengthProfileOptions {
   int64_t context = 0;  // of the model. 0: not known
   uint64_t seed = 42;
   int num_threads = 0;  // 0: as many as the machine has cores
+  Truncation truncation;
+  bool packs = true;  // the method can
 };
 
 // Values of max_length beyond those of the options: powers of two, of which the least holds half of

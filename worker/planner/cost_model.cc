@@ -31,7 +31,9 @@ double step_seconds(const v1::StepCost& cost, const DeviceRates& rates, const st
   const double disk = over(static_cast<double>(cost.disk_bytes()), rates.disk_bytes_per_second);
   // Cores that copy do not compute.
   double cover = rates.kind == "cpu" ? 0 : kOverlap * compute;
-  return compute + exposed(link, cover) + exposed(host, cover) + exposed(disk, cover);
+  // The device waits for what the CPU computes.
+  const double cpu = over(static_cast<double>(cost.cpu_bytes()), rates.host_bytes_per_second);
+  return compute + cpu + exposed(link, cover) + exposed(host, cover) + exposed(disk, cover);
 }
 
 }  // namespace tessera

@@ -38,6 +38,7 @@ constexpr std::array kSheets = {
     Sheet{"a100-40gb", "A100-SXM4-40GB", 40, 156, 312, 1555, 32, 300},
     Sheet{"a100", "A100", 80, 156, 312, 1935, 32, 300},
     Sheet{"l40s", "L40S", 48, 183, 362, 864, 32, 32},
+    Sheet{"l40", "L40", 48, 90, 181, 864, 32, 32},
     Sheet{"a10", "A10", 24, 62, 125, 600, 32, 32},
     Sheet{"l4", "L4", 24, 60, 121, 300, 32, 32},
     Sheet{"rtx-4090", "RTX 4090", 24, 82, 165, 1008, 32, 32},
@@ -60,14 +61,32 @@ DeviceRates rates_of(const Sheet& sheet) {
   return rates;
 }
 
+bool is_alnum(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
 // Small letters and digits only: "NVIDIA A100-SXM4" and "a100 sxm4" are alike.
 std::string plain(std::string_view text) {
   std::string out;
   for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) != 0) out += static_cast<char>(std::tolower(byte));
+    if (is_alnum(c)) out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   return out;
+}
+
+// Whether a name holds a model as words of its own, whatever stands between them: "RTX A1000" is no
+// A100, "GH200" no H200.
+bool names(std::string_view name, std::string_view model) {
+  const std::string wanted = plain(model);
+  for (size_t begin = 0; begin < name.size(); ++begin) {
+    if (begin > 0 && is_alnum(name[begin - 1])) continue;
+    size_t at = begin, matched = 0;
+    for (; at < name.size() && matched < wanted.size(); ++at) {
+      if (!is_alnum(name[at])) continue;
+      if (plain(name.substr(at, 1))[0] != wanted[matched]) break;
+      ++matched;
+    }
+    if (matched == wanted.size() && (at == name.size() || !is_alnum(name[at]))) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -88,7 +107,7 @@ std::optional<DeviceRates> find_device(std::string_view name) {
   }
   // The first whose model is in the name: longer ones stand before those that they begin with.
   for (const Sheet& sheet : kSheets) {
-    if (wanted.find(plain(sheet.model)) != std::string::npos) return rates_of(sheet);
+    if (names(name, sheet.model)) return rates_of(sheet);
   }
   return std::nullopt;
 }

@@ -1,7 +1,6 @@
 #include "worker/planner/planner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,6 +28,7 @@ class Planner {
         tools_(tools),
         begin_(tools.seconds()),
         max_seconds_(request.max_seconds() > 0 ? request.max_seconds() : kDefaultSeconds),
+        peak_ratio_(request.peak_ratio() > 0 ? request.peak_ratio() : 1),
         spec_(request.spec()) {
     spec::fill_defaults(spec_);
     const auto violations = spec::validate(spec_);
@@ -38,39 +38,38 @@ class Planner {
   v1::Plan run() {
     const v1::Rehearsal as_written = rehearse(spec_);
     if (request_.has_failed()) bound_by_failed();
+    // The first of them has read the data, which may have taken longer than all others will.
+    others_begin_ = tools_.seconds();
     *plan_.mutable_as_written() = as_written;
     plan_.set_device_memory_bytes(device_memory_bytes_);
+    plan_.set_peak_ratio(peak_ratio_);
+    plan_.set_limit_bytes(limit() == kNoLimit ? 0 : limit());
     plan_.set_fits(fits(as_written));
     if (tools_.rates) plan_.set_rates(tools_.rates->name + ", " + tools_.rates->source);
     knobs_ = knobs_of(spec_);
     add_alternatives();
     choose();
     plan_.set_num_rehearsed(num_rehearsed_);
-    plan_.set_seconds(elapsed());
+    plan_.set_seconds(tools_.seconds() - begin_);
     return std::move(plan_);
   }
 
  private:
-  double elapsed() const { return tools_.seconds() - begin_; }
-  bool has_time() const { return num_rehearsed_ < kMaxRehearsals && elapsed() < max_seconds_; }
-
-  double peak(const v1::Rehearsal& rehearsal) const {
-    const double ratio = request_.peak_ratio() > 0 ? request_.peak_ratio() : 1;
-    return ratio * static_cast<double>(rehearsal.peak_bytes());
+  bool has_time() const {
+    return num_rehearsed_ < kMaxRehearsals && tools_.seconds() - others_begin_ < max_seconds_;
   }
 
   bool fits(const v1::Rehearsal& rehearsal) const {
-    return device_memory_bytes_ == 0 ||
-           peak(rehearsal) <= static_cast<double>(device_memory_bytes_);
+    return device_memory_bytes_ == 0 || peak_ratio_ * static_cast<double>(rehearsal.peak_bytes()) <=
+                                            static_cast<double>(device_memory_bytes_);
   }
 
   // Of peak_bytes as rehearsed, with the margin, for the choice.
   int64_t limit() const {
     int64_t most = kNoLimit;
     if (device_memory_bytes_ > 0) {
-      const double ratio = request_.peak_ratio() > 0 ? request_.peak_ratio() : 1;
       most = static_cast<int64_t>(static_cast<double>(device_memory_bytes_) *
-                                  (1 - spec_.memory().auto_margin()) / ratio);
+                                  (1 - spec_.memory().auto_margin()) / peak_ratio_);
     }
     return std::min(most, most_after_failure_);
   }
@@ -80,8 +79,9 @@ class Planner {
   void bound_by_failed() {
     v1::JobSpec failed = request_.failed();
     spec::fill_defaults(failed);
-    most_after_failure_ =
-        static_cast<int64_t>(kAfterFailure * static_cast<double>(rehearse(failed).peak_bytes()));
+    const int64_t peak = rehearse(failed).peak_bytes();
+    plan_.set_failed_peak_bytes(peak);
+    most_after_failure_ = static_cast<int64_t>(kAfterFailure * static_cast<double>(peak));
   }
 
   v1::Rehearsal rehearse(const v1::JobSpec& spec) {
@@ -126,7 +126,6 @@ class Planner {
     });
   }
 
-  // Only fields that are another than the job's.
   void describe(const v1::Rehearsal& rehearsal, v1::Alternative& alternative) const {
     *alternative.mutable_rehearsal() = rehearsal;
     const v1::Rehearsal& before = plan_.as_written();
@@ -136,6 +135,7 @@ class Planner {
     alternative.set_fits(fits(rehearsal));
   }
 
+  // Only fields that are another than the job's.
   void add_setting(const Setting& setting, v1::Alternative& alternative) const {
     alternative.set_title(alternative.title().empty() ? setting.title
                                                       : alternative.title() + "; " + setting.title);
@@ -211,6 +211,8 @@ class Planner {
   const PlannerTools& tools_;
   const double begin_;
   const double max_seconds_;
+  const double peak_ratio_;
+  double others_begin_ = 0;
   v1::JobSpec spec_;  // defaults filled in
   int64_t most_after_failure_ = kNoLimit;
   std::vector<Knob> knobs_;

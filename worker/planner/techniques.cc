@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 
 #include "proto/spec/fields.h"
+#include "proto/spec/method_fields.h"
 #include "proto/spec/rules.h"
 
 namespace tessera {
@@ -17,10 +19,13 @@ struct Change {
 };
 
 bool always(const Spec&) { return true; }
-bool is_sharded(const Spec& spec) { return spec.parallelism().dp_shard_size() > 1; }
+bool is_sharded(const Spec& spec) {
+  return spec.parallelism().dp_shard_size() * spec.parallelism().cp_size() > 1;
+}
+bool shares_streams(const Spec& spec) { return spec.parallelism().cp_size() > 1; }
 bool has_long_microbatches(const Spec& spec) {
   return int64_t{spec.training().per_device_train_batch_size()} *
-             std::max(1, spec.method().sft().max_length()) >
+             std::max<int64_t>(1, spec::method_fields(spec.method()).max_length) >
          1024;
 }
 bool has_adapters(const Spec& spec) { return spec.has_peft(); }
@@ -115,6 +120,21 @@ constexpr Row kRows[] = {
      {{{"memory.sharding", "zero3"},
        {"memory.reshard_after_forward", "true"},
        {"memory.reshard_keeps_last", "0"}}}},
+    {"context",
+     "context parallelism: keys and values gathered",
+     true,
+     shares_streams,
+     {{{"parallelism.cp_strategy", "allgather"}}}},
+    {"context",
+     "context parallelism: keys and values go round",
+     true,
+     shares_streams,
+     {{{"parallelism.cp_strategy", "ring"}}}},
+    {"context",
+     "context parallelism: heads dealt to ranks",
+     true,
+     shares_streams,
+     {{{"parallelism.cp_strategy", "ulysses"}}}},
     {"optimizer step",
      "optimizer step in backward",
      true,
@@ -185,11 +205,76 @@ bool draws_random_numbers(const Spec& spec) {
          (spec.has_peft() && spec.peft().lora_dropout() > 0);
 }
 
-// The same rows a step, in more or fewer microbatches.
+std::string mesh_title(const v1::Parallelism& mesh) {
+  return "mesh: dp_replicate " + std::to_string(mesh.dp_replicate_size()) + " x dp_shard " +
+         std::to_string(mesh.dp_shard_size()) + " x cp " + std::to_string(mesh.cp_size());
+}
+
+void add_change(Setting& setting, const char* field, int64_t value) {
+  v1::FieldChange& change = setting.changes.emplace_back();
+  change.set_field(field);
+  change.set_value(std::to_string(value));
+}
+
+// The same rows a step on the same ranks: streams of a cp axis are shared, so that each of them is
+// dealt as many rows more as there are fewer to deal to.
+Setting mesh_setting(const Spec& spec, int32_t replicate, int32_t shard, int32_t cp) {
+  const v1::Parallelism& mesh = spec.parallelism();
+  v1::Parallelism other;
+  other.set_dp_replicate_size(replicate);
+  other.set_dp_shard_size(shard);
+  other.set_cp_size(cp);
+  Setting setting{.title = mesh_title(other), .changes = {}};
+  add_change(setting, "parallelism.dp_replicate_size", replicate);
+  add_change(setting, "parallelism.dp_shard_size", shard);
+  add_change(setting, "parallelism.cp_size", cp);
+  const int64_t before = int64_t{mesh.dp_replicate_size()} * mesh.dp_shard_size();
+  const int64_t after = int64_t{replicate} * shard;
+  const int64_t rows = spec.training().per_device_train_batch_size() *
+                       spec.training().gradient_accumulation_steps() * before;
+  const int64_t steps = spec.training().gradient_accumulation_steps();
+  if (after == before) return setting;
+  if (rows % after != 0) return {};
+  // As many rows a microbatch where they divide, else more microbatches.
+  const int64_t of_rank = rows / after;
+  const int64_t size = of_rank % steps == 0 ? of_rank / steps : 1;
+  add_change(setting, "training.per_device_train_batch_size", size);
+  add_change(setting, "training.gradient_accumulation_steps", of_rank / size);
+  return setting;
+}
+
+// Other meshes of the same ranks, one axis twice or half as long as it is.
+Knob meshes(const Spec& spec) {
+  Knob knob{.name = "mesh", .settings = {}};
+  const v1::Parallelism& mesh = spec.parallelism();
+  if (mesh.num_processes() == 1 || draws_random_numbers(spec) ||
+      spec.training().accelerator_config().split_batches() ||
+      spec.training().dataloader_drop_last()) {
+    return knob;
+  }
+  const int32_t r = mesh.dp_replicate_size(), s = mesh.dp_shard_size(), c = mesh.cp_size();
+  const auto add = [&](int32_t replicate, int32_t shard, int32_t cp) {
+    if (replicate * shard * cp != mesh.num_processes()) return;
+    Setting setting = mesh_setting(spec, replicate, shard, cp);
+    if (!setting.changes.empty()) knob.settings.push_back(std::move(setting));
+  };
+  if (s % 2 == 0) add(r, s / 2, c * 2);
+  if (s % 2 == 0) add(r * 2, s / 2, c);
+  if (c % 2 == 0) add(r, s * 2, c / 2);
+  if (r % 2 == 0) add(r / 2, s * 2, c);
+  if (s > 2) add(r, 1, c * s);
+  return knob;
+}
+
+// The same rows a step, in more or fewer microbatches. With dataloader_drop_last another size drops
+// other rows at an epoch's end.
 Knob microbatches(const Spec& spec) {
   Knob knob{.name = "microbatches", .settings = {}};
   const v1::Training& training = spec.training();
-  if (draws_random_numbers(spec) || training.accelerator_config().split_batches()) return knob;
+  if (draws_random_numbers(spec) || training.accelerator_config().split_batches() ||
+      training.dataloader_drop_last()) {
+    return knob;
+  }
   const int64_t rows = training.per_device_train_batch_size();
   const int64_t steps = training.gradient_accumulation_steps();
   for (int64_t size = rows * steps; size >= 1; size /= 2) {
@@ -215,7 +300,10 @@ bool is_allowed(const v1::JobSpec& spec) { return spec::validate(spec).empty(); 
 
 v1::JobSpec with_setting(v1::JobSpec spec, const Setting& setting) {
   for (const v1::FieldChange& change : setting.changes) {
-    spec::set_field(spec, change.field(), change.value());
+    if (!spec::set_field(spec, change.field(), change.value())) {
+      throw std::logic_error(setting.title + " sets " + change.field() + " to " + change.value() +
+                             ", which is no value of a field");
+    }
   }
   return spec;
 }
@@ -228,6 +316,7 @@ std::vector<Knob> knobs_of(const v1::JobSpec& spec) {
     knobs.back().settings.push_back(setting_of(row));
   }
   knobs.push_back(microbatches(spec));
+  knobs.push_back(meshes(spec));
   for (Knob& knob : knobs) {
     std::erase_if(knob.settings, [&](const Setting& setting) {
       return !changes_something(spec, setting) || !is_allowed(with_setting(spec, setting));

@@ -26,10 +26,10 @@ struct Knob {
 // technique is a row in techniques.cc.
 std::vector<Knob> knobs_of(const v1::JobSpec& spec);
 
-// The job with a setting: fields changed, defaults filled in. Requires a setting of knobs_of().
+// The job with the setting's fields changed. Requires a setting of knobs_of().
 v1::JobSpec with_setting(v1::JobSpec spec, const Setting& setting);
 
-// Whether a rule of the spec forbids it.
+// Whether the spec breaks no rule.
 bool is_allowed(const v1::JobSpec& spec);
 
 }  // namespace tessera

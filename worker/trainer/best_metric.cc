@@ -1,17 +1,16 @@
 #include "worker/trainer/best_metric.h"
 
 #include <cmath>
-#include <stdexcept>
 #include <string>
+
+#include "proto/spec/method_metrics.h"
+#include "worker/errors.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::string_view kPrefix = "eval_";
-
 std::string metric_name(const v1::Training& training) {
-  std::string name = training.metric_for_best_model();
-  if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
+  std::string name(spec::without_eval_prefix(training.metric_for_best_model()));
   const bool needed = training.load_best_model_at_end() || training.save_strategy() == "best" ||
                       training.early_stopping_patience() > 0 ||
                       training.lr_scheduler_type() == "reduce_lr_on_plateau";
@@ -24,13 +23,16 @@ BestMetric::BestMetric(const v1::Training& training)
     : training_(training),
       name_(metric_name(training)),
       greater_is_better_(training.has_greater_is_better() ? training.greater_is_better()
-                                                          : name_ != "loss") {}
+                                                          : !name_.ends_with("loss")) {}
 
 double BestMetric::value(const v1::EvalMetrics& metrics) const {
   if (name_ == "loss") return metrics.loss();
-  if (name_ == "entropy") return metrics.entropy();
-  if (name_ == "mean_token_accuracy") return metrics.mean_token_accuracy();
-  throw std::logic_error("no such metric of an evaluation: " + name_);
+  if (const auto found = metrics.metrics().find(name_); found != metrics.metrics().end())
+    return found->second;
+  throw UserError("training.metric_for_best_model",
+                  "training.metric_for_best_model is \"" + training_.metric_for_best_model() +
+                      "\", and the evaluation at step " + std::to_string(metrics.step()) +
+                      " has nothing to measure it of");
 }
 
 bool BestMetric::is_better(double value, const v1::BestEvaluation& best) const {

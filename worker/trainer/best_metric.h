@@ -15,7 +15,8 @@ class BestMetric {
 
   // False: nothing needs a metric.
   bool is_followed() const { return !name_.empty(); }
-  // The metric that is followed. Requires is_followed().
+  // The metric that is followed. Requires is_followed(). Throws UserError where this evaluation has
+  // none of that name.
   double value(const v1::EvalMetrics& metrics) const;
 
   // Counts the evaluations that did not improve on the best so far. True: training shall end.
@@ -27,7 +28,7 @@ class BestMetric {
   bool is_better(double value, const v1::BestEvaluation& best) const;
 
   const v1::Training& training_;
-  std::string name_;  // without "eval_"
+  std::string name_;  // as in EvalMetrics
   bool greater_is_better_;
 };
 

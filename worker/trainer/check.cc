@@ -6,16 +6,19 @@
 #include <functional>
 #include <iostream>
 
+#include "proto/spec/bytes.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/errors.h"
 #include "worker/model/adapter_files.h"
 #include "worker/model/stored_weights.h"
+#include "worker/trainer/frozen.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/model_options.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/plan_job.h"
 #include "worker/trainer/rehearsal.h"
 #include "worker/trainer/resume.h"
+#include "worker/trainer/stream_share.h"
 
 namespace tessera {
 namespace {
@@ -42,32 +45,19 @@ void guarded(v1::CheckResult& result, const std::function<void()>& check) {
   }
 }
 
-struct ModelSize {
-  int64_t parameters = 0;  // without adapters
-  int64_t trainable = 0;
-};
-
-ModelSize size_of(DecoderModel& model) {
-  ModelSize size;
-  for (const Parameter* parameter : all_parameters(model)) {
-    int64_t numel = 1;
-    for (const int64_t extent : parameter->shape) numel *= extent;
-    if (parameter->fresh == Fresh::kNo) size.parameters += numel;
-    if (parameter->trainable) size.trainable += numel;
-  }
-  return size;
-}
-
 // Room for what the job writes at least: the final weights, and one checkpoint where it makes any.
-int64_t bytes_needed(const v1::JobSpec& spec, const ModelSize& size) {
+int64_t bytes_needed(const v1::JobSpec& spec, const ParameterCounts& size) {
   const int64_t weight_bytes = spec.model().dtype() == "bfloat16" ? 2 : 4;
   const std::string& states = spec.memory().optimizer_state_dtype();
   const int64_t state_bytes = states == "int8" ? 1 : states == "bfloat16" ? 2 : 4;
   const int64_t checkpoint_bytes =
       spec.training().save_strategy() == "no" ? 0 : 4 + 2 * state_bytes;
+  const bool keeps_reference =
+      checkpoint_bytes > 0 && reference_options(spec.method()).sync_steps > 0;
+  const int64_t reference_bytes = keeps_reference ? weight_bytes : 0;
   const bool writes_adapter = spec.has_peft() && !spec.peft().merge_adapter();
-  return (writes_adapter ? size.trainable * 4 : size.parameters * weight_bytes) +
-         size.trainable * checkpoint_bytes;
+  return (writes_adapter ? size.trainable * 4 : size.stored * weight_bytes) +
+         size.trainable * (checkpoint_bytes + reference_bytes);
 }
 
 // What there is of a directory that the job will make and write to.
@@ -83,7 +73,7 @@ std::filesystem::path check_writable(const std::string& field,
   return existing;
 }
 
-void check_output(const v1::JobSpec& spec, const ModelSize& size) {
+void check_output(const v1::JobSpec& spec, const ParameterCounts& size) {
   const std::filesystem::path output = spec.training().output_dir();
   const std::filesystem::path existing = check_writable("training.output_dir", output);
   struct statvfs disk;
@@ -92,18 +82,19 @@ void check_output(const v1::JobSpec& spec, const ModelSize& size) {
       static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   const int64_t needed = bytes_needed(spec, size);
   if (free_bytes < needed) {
-    throw UserError("training.output_dir",
-                    "training.output_dir " + output.string() + " has " +
-                        std::to_string(free_bytes >> 20) + " MiB free, and the job needs " +
-                        std::to_string((needed + (1 << 20) - 1) >> 20) + " MiB");
+    throw UserError("training.output_dir", "training.output_dir " + output.string() + " has " +
+                                               spec::format_bytes(free_bytes) +
+                                               " free, and the job needs " +
+                                               spec::format_bytes(needed));
   }
 }
 
 // A job that cannot be rehearsed may run all the same.
-void add_rehearsal(const v1::JobSpec& spec, v1::CheckResult& result) {
+void add_rehearsal(const v1::JobSpec& spec, const RehearsalOptions& options,
+                   v1::CheckResult& result) {
   try {
     RehearsalData data(impatient_reports(kDataSeconds));
-    *result.mutable_rehearsal() = rehearse(spec, data);
+    *result.mutable_rehearsal() = rehearse(spec, data, options);
   } catch (const std::exception& error) {
     result.clear_rehearsal();
     std::cerr << "not rehearsed: " << error.what() << std::endl;
@@ -112,20 +103,22 @@ void add_rehearsal(const v1::JobSpec& spec, v1::CheckResult& result) {
 
 }  // namespace
 
-v1::CheckResult check_job(const v1::JobSpec& spec) {
+v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& options) {
   v1::CheckResult result;
   int64_t vocab_size = 0;
-  ModelSize size;
+  ParameterCounts size;
   std::vector<FlatLayout> layouts;
   guarded(result, [&] { refuse_combinations(spec); });
   guarded(result, [&] {
     const ModelConfig config = model_of_job(spec, read_model_config(spec.model().path()));
     vocab_size = config.vocab_size;
+    check_strategy(spec.parallelism(), config);
     const std::unique_ptr<DecoderModel> model = make_layers(spec, config);
-    size = size_of(*model);
+    size = count_parameters(*model);
     layouts = trainable_layouts(*model, /*world_size=*/1);
     check_weights(*model, WeightFiles::open(spec.model().path()));
     if (!spec.peft().adapter_path().empty()) open_adapter(*model, spec.peft().adapter_path());
+    check_frozen(spec, config);
   });
   for (const bool held_out : {false, true}) {
     if (held_out && spec.data().eval().empty()) continue;
@@ -149,7 +142,7 @@ v1::CheckResult check_job(const v1::JobSpec& spec) {
         memory.has_activation_offloading_dir())
       check_writable("memory.activation_offloading_dir", memory.activation_offloading_dir());
   });
-  if (result.violations().empty()) add_rehearsal(spec, result);
+  if (result.violations().empty()) add_rehearsal(spec, options, result);
   return result;
 }
 

@@ -2,12 +2,13 @@
 #pragma once
 
 #include "tessera/v1/trainer.pb.h"
+#include "worker/trainer/rehearsal.h"
 
 namespace tessera {
 
 // Looks at the model's config and weight headers, the tokenizer, the first documents of the data,
 // and the output directory with the room on its disk. Changes nothing. Each part is checked though
-// another failed.
-v1::CheckResult check_job(const v1::JobSpec& spec);
+// another failed. Where nothing is wrong the job is rehearsed, too.
+v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& options = {});
 
 }  // namespace tessera

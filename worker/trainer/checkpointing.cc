@@ -4,12 +4,15 @@
 
 #include <algorithm>
 
+#include "proto/spec/method_fields.h"
+#include "worker/checkpoint/durable_files.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/data/chat_template.h"
 #include "worker/memory/attribution.h"
 #include "worker/model/adapter_files.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/merged_weights.h"
+#include "worker/trainer/model_options.h"
 #include "worker/trainer/peft_options.h"
 
 namespace tessera {
@@ -24,28 +27,43 @@ std::vector<FlatShard> weight_vectors(const TrainableModel& trainable) {
   return vectors;
 }
 
-// Read before it may be gone. Empty: the tokenizer's.
-std::string given_chat_template(const v1::Sft& sft) {
-  if (sft.chat_template_path().empty()) return "";
-  return read_chat_templates(sft.chat_template_path(), "method.sft.chat_template_path")["default"];
+// Read before they may be gone, like the next. Nothing: the job trains none.
+std::optional<AdapterOfJob> given_adapter(const v1::JobSpec& spec) {
+  if (!spec.has_peft()) return std::nullopt;
+  return adapter_of_job(spec.peft());
+}
+
+// Empty: the tokenizer's.
+std::string given_chat_template(const v1::Method& method) {
+  const spec::MethodFields fields = spec::method_fields(method);
+  if (fields.chat_template_path.empty()) return "";
+  return read_chat_templates(fields.chat_template_path,
+                             fields.field("chat_template_path"))["default"];
 }
 
 }  // namespace
 
-std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer) {
+std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer,
+                                     const TrainableModel* reference) {
   std::vector<FlatShard> vectors = optimizer.state();
   for (FlatShard& weights : weight_vectors(trainable)) vectors.push_back(std::move(weights));
+  if (reference == nullptr) return vectors;
+  for (const auto& unit : reference->units) {
+    vectors.push_back(
+        {unit->layout().name + "/reference", unit->shard(), unit->layout().used_numel});
+  }
   return vectors;
 }
 
-Checkpointing::Checkpointing(const v1::TrainerInput& input, Collectives& ranks, Reporter& reporter)
+Checkpointing::Checkpointing(const v1::TrainerInput& input, const Mesh& mesh, Reporter& reporter)
     : input_(input),
-      ranks_(ranks),
+      mesh_(mesh),
       reporter_(reporter),
       lease_(input),
-      chat_template_(given_chat_template(input.spec().method().sft())),
+      chat_template_(given_chat_template(input.spec().method())),
+      adapter_(given_adapter(input.spec())),
       resume_from_(find_resume_point(input)),
-      writer_(writer_options(), ranks) {}
+      writer_(writer_options(), mesh) {}
 
 CheckpointWriter::Options Checkpointing::writer_options() {
   CheckpointWriter::Options options;
@@ -66,11 +84,12 @@ CheckpointWriter::Options Checkpointing::writer_options() {
 
 // Each rank has looked for itself.
 void Checkpointing::agree_on_resume() const {
-  at::Tensor steps = at::zeros({ranks_.size()}, at::kLong);
+  Collectives& ranks = mesh_.world;
+  at::Tensor steps = at::zeros({ranks.size()}, at::kLong);
   auto* begin = steps.mutable_data_ptr<int64_t>();
-  begin[ranks_.rank()] = resume_from_ ? resume_from_->step : -1;
-  ranks_.all_reduce_sum(steps);
-  if (std::any_of(begin, begin + ranks_.size(), [&](int64_t step) { return step != begin[0]; })) {
+  begin[ranks.rank()] = resume_from_ ? resume_from_->step : -1;
+  ranks.all_reduce_sum(steps);
+  if (std::any_of(begin, begin + ranks.size(), [&](int64_t step) { return step != begin[0]; })) {
     throw NetworkError("the ranks see different checkpoints in " +
                        input_.spec().training().output_dir());
   }
@@ -81,12 +100,13 @@ std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& t
   agree_on_resume();
   if (!resume_from_) return std::nullopt;
   // Here too, as the run may have nothing left to save.
-  if (ranks_.rank() == 0) delete_leftovers(input_.spec().training().output_dir());
+  if (mesh_.world.rank() == 0) delete_leftovers(input_.spec().training().output_dir());
   const OwnerScope owner(Owner::kCheckpoint);
   CheckpointReader reader(resume_from_->path, resume_from_->field);
   check_optimizer_states(*resume_from_, reader.state(), input_.spec().memory());
-  reader.load(state_vectors(trainable, optimizer), ranks_.rank());
+  reader.load(state_vectors(trainable, optimizer, reference_), mesh_.shard.rank());
   trainable.weights_changed();
+  if (reference_ != nullptr) reference_->weights_changed();
   optimizer.set_step(reader.state().step());
   saved_step_ = reader.state().step();
   v1::CheckpointState state = reader.state();
@@ -107,14 +127,18 @@ void Checkpointing::save(v1::CheckpointState& state, const TrainableModel& train
   const v1::Training& training = input_.spec().training();
   v1::CheckpointState complete = state;
   complete.set_job_id(input_.job_id());
-  complete.set_world_size(ranks_.size());
   complete.set_seed(training.seed());
   complete.set_model_path(input_.spec().model().path());
   complete.set_tokenizer_path(tokenizer_directory(input_.spec()));
   complete.set_dtype(input_.spec().model().dtype());
   complete.set_optimizer_state_dtype(input_.spec().memory().optimizer_state_dtype());
-  if (input_.spec().has_peft()) *complete.mutable_peft() = without_path(input_.spec().peft());
-  writer_.begin(complete, state_vectors(trainable, optimizer));
+  if (adapter_) *complete.mutable_peft() = adapter_->peft;
+  const ModelConfig& config = trainable.model->config();
+  if (config.is_classifier()) {
+    complete.mutable_classifier()->set_num_labels(static_cast<int32_t>(config.num_labels));
+    complete.mutable_classifier()->set_pad_token_id(config.score_pad_token_id);
+  }
+  writer_.begin(complete, state_vectors(trainable, optimizer, reference_));
   if (!training.async_save()) writer_.finish();
   saved_step_ = state.step();
 }
@@ -130,7 +154,7 @@ int Checkpointing::load_best(const v1::CheckpointState& state, const TrainableMo
   }
   const OwnerScope owner(Owner::kCheckpoint);
   const PhaseScope phase(Phase::kCheckpoint);
-  CheckpointReader(path, "training.output_dir").load(weight_vectors(trainable), ranks_.rank());
+  CheckpointReader(path, "training.output_dir").load(weight_vectors(trainable), mesh_.shard.rank());
   trainable.weights_changed();
   return step;
 }
@@ -149,14 +173,13 @@ std::string Checkpointing::export_model(int step, TrainableModel& trainable) {
   options.tokenizer_source = tokenizer_directory(spec);
   options.chat_template = chat_template_;
   options.dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  options.classifier = classifier_config(trainable.model->config());
   if (spec.has_peft() && spec.peft().merge_adapter()) {
     export_merged(options, trainable);
     return final_dir.string();
   }
-  if (spec.has_peft()) {
-    options.adapter_config =
-        adapter_config_text(*trainable.model, lora_of_job(spec.peft()), spec.model().path());
-    if (trains_tied_matrix(*trainable.model)) options.also_as = kTiedNames;
+  if (adapter_) {
+    write_as_adapter(*trainable.model, adapter_->lora, spec.model().path(), options);
     options.dtype = at::kFloat;  // nothing of what was learned is rounded away
   }
   const std::vector<ShardedUnit*> units = trainable.trainable_units();
@@ -165,15 +188,24 @@ std::string Checkpointing::export_model(int step, TrainableModel& trainable) {
   const auto shards = [&](size_t unit, int64_t begin, int64_t numel) {
     return units[unit]->shard().narrow(0, begin, numel);
   };
-  export_hugging_face(options, layouts, shards, ranks_);
+  write_final(final_dir, [&] { export_hugging_face(options, layouts, shards, mesh_.shard); });
   return final_dir.string();
 }
 
+// One copy of the weights is written, and the ranks of the others wait for that.
+void Checkpointing::write_final(const std::filesystem::path& directory,
+                                const std::function<void()>& write) {
+  run_together(mesh_.world, "cannot write " + directory.string(), [&] {
+    if (mesh_.replicate.rank() == 0) write();
+  });
+}
+
 void Checkpointing::export_merged(ExportOptions options, TrainableModel& trainable) {
-  MergedWeights merged(trainable, ranks_);
+  MergedWeights merged(trainable, mesh_.shard);
   options.before_layout = [&](size_t layout) { merged.enter(layout); };
   const auto read = [&](size_t, int64_t begin, int64_t numel) { return merged.read(begin, numel); };
-  export_hugging_face(options, merged.layouts(), read, ranks_);
+  write_final(options.directory,
+              [&] { export_hugging_face(options, merged.layouts(), read, mesh_.shard); });
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -9,20 +10,26 @@
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/optim/adamw.h"
+#include "worker/parallel/mesh.h"
 #include "worker/trainer/control.h"
+#include "worker/trainer/peft_options.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reporter.h"
 #include "worker/trainer/resume.h"
 
 namespace tessera {
 
-// What a checkpoint holds of a rank.
-std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer);
+// What a checkpoint holds of a rank. `reference`: one that follows the policy; null: there is none.
+std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer,
+                                     const TrainableModel* reference = nullptr);
 
 class Checkpointing {
  public:
   // Looks for the checkpoint to go on from. All references outlive this. Throws UserError.
-  Checkpointing(const v1::TrainerInput& input, Collectives& ranks, Reporter& reporter);
+  Checkpointing(const v1::TrainerInput& input, const Mesh& mesh, Reporter& reporter);
+
+  // The weights of a reference that follows the policy are part of checkpoints. It outlives this.
+  void also_keep(const TrainableModel& reference) { reference_ = &reference; }
 
   // Step of the checkpoint to go on from; 0: none.
   int resumed_step() const { return resume_from_ ? resume_from_->step : 0; }
@@ -54,16 +61,19 @@ class Checkpointing {
  private:
   void agree_on_resume() const;
   void export_merged(ExportOptions options, TrainableModel& trainable);
+  void write_final(const std::filesystem::path& directory, const std::function<void()>& write);
   CheckpointWriter::Options writer_options();
 
   const v1::TrainerInput& input_;
-  Collectives& ranks_;
+  const Mesh& mesh_;
   Reporter& reporter_;
   Lease lease_;
   const std::string chat_template_;  // given by the job; else empty
+  const std::optional<AdapterOfJob> adapter_;
   std::optional<ResumePoint> resume_from_;
   CheckpointWriter writer_;
   int saved_step_ = 0;
+  const TrainableModel* reference_ = nullptr;
 };
 
 }  // namespace tessera

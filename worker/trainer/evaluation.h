@@ -6,27 +6,31 @@
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/loader.h"
 #include "worker/objectives/objective.h"
-#include "worker/parallel/collectives.h"
+#include "worker/parallel/mesh.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reporter.h"
+#include "worker/trainer/step.h"
+#include "worker/trainer/stream_share.h"
 
 namespace tessera {
 
 class Evaluator {
  public:
-  // Reads data.eval. All references outlive this. Throws UserError.
-  Evaluator(const v1::JobSpec& spec, const ModelConfig& config, const Objective& objective,
-            Collectives& ranks, at::Device device, Reporter& reporter);
+  // All references outlive this, the data among them.
+  Evaluator(const Dataset& data, const LoaderOptions& options, const Objective& objective,
+            const Mesh& mesh, const StreamShare& share, at::Device device);
 
   // Collective. The metrics as TRL averages them, one process and batches of all ranks' rows
   // assumed. `step` is that of the progress reports.
-  v1::EvalMetrics evaluate(TrainableModel& trainable, int step, Reporter& reporter) const;
+  v1::EvalMetrics evaluate(TrainableModel& trainable, const FrozenModels& frozen, int step,
+                           Reporter& reporter) const;
 
  private:
   const Objective& objective_;
-  Collectives& ranks_;
+  const Mesh& mesh_;
+  const StreamShare& share_;
   at::Device device_;
-  std::unique_ptr<Dataset> data_;
+  const Dataset& data_;
   std::unique_ptr<Loader> loader_;
 };
 

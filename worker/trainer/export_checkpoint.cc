@@ -6,6 +6,7 @@
 #include "worker/checkpoint/reader.h"
 #include "worker/errors.h"
 #include "worker/model/adapter_files.h"
+#include "worker/trainer/model_options.h"
 #include "worker/trainer/peft_options.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/resume.h"
@@ -18,13 +19,16 @@ void export_checkpoint(const ExportRequest& request) {
   const v1::CheckpointState& state = reader.state();
   const std::filesystem::path model_path =
       request.model.empty() ? std::filesystem::path(state.model_path()) : request.model;
-  DecoderModel model(read_model_config(model_path), /*head_chunk_tokens=*/1);
+  ModelConfig config = read_model_config(model_path);
+  config.num_labels = state.classifier().num_labels();
+  config.score_pad_token_id = state.classifier().pad_token_id();
+  DecoderModel model(config, /*head_chunk_tokens=*/1);
   ExportOptions options;
+  options.classifier = classifier_config(config);
   if (state.has_peft()) {
     const LoraOptions lora = lora_of_job(state.peft());
     add_adapters(model, lora);
-    options.adapter_config = adapter_config_text(model, lora, model_path);
-    if (trains_tied_matrix(model)) options.also_as = kTiedNames;
+    write_as_adapter(model, lora, model_path, options);
   }
   const std::vector<FlatLayout> layouts = trainable_layouts(model, /*world_size=*/1);
   check_checkpoint({found.step, found.path, "checkpoint"}, layouts);

@@ -6,7 +6,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "proto/spec/method_fields.h"
 #include "proto/spec/rules.h"
+#include "worker/data/tokenizer.h"
 #include "worker/errors.h"
 
 namespace tessera {
@@ -44,8 +46,9 @@ LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const Model
   options.rank = rank;
   options.world_size = world_size;
   options.seed = training.seed();
-  options.pad_to_multiple_of = spec.method().sft().pad_to_multiple_of();
+  options.pad_to_multiple_of = spec::method_fields(spec.method()).pad_to_multiple_of;
   options.pad_token_id = std::max<int64_t>(0, config.pad_token_id);
+  if (config.score_pad_token_id >= 0) options.score_pad_token_id = config.score_pad_token_id;
   if (held_out) {
     options.batch_rows = training.per_device_eval_batch_size();
     options.shuffle = false;
@@ -55,9 +58,20 @@ LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const Model
   options.split_batches = training.accelerator_config().split_batches();
   options.shuffle = training.has_train_sampling_strategy()
                         ? training.train_sampling_strategy() == "random"
-                        : training.shuffle_dataset();
+                        : training.shuffle_dataset() && !spec.method().has_kto();
   options.drop_last = training.dataloader_drop_last();
   return options;
+}
+
+int64_t score_padding(const v1::JobSpec& spec, const ModelConfig& config) {
+  const std::filesystem::path directory = tokenizer_directory(spec);
+  if (!has_tokenizer(directory)) return config.pad_token_id;
+  const Tokenizer tokenizer(directory);
+  const v1::Reward& reward = spec.method().reward();
+  const std::string& eos_token =
+      reward.has_eos_token() ? reward.eos_token() : tokenizer.eos_token();
+  const std::string& token = tokenizer.pad_token().empty() ? eos_token : tokenizer.pad_token();
+  return tokenizer.id_of(token).value_or(-1);
 }
 
 std::filesystem::path logging_directory(const v1::TrainerInput& input) {

@@ -26,6 +26,10 @@ std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, 
 LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const ModelConfig& config,
                              int rank, int world_size);
 
+// What a reward model takes for padding at the end of a document, as TRL: the tokenizer's
+// pad_token, else its eos_token; without a tokenizer config.json's. -1: none. Throws UserError.
+int64_t score_padding(const v1::JobSpec& spec, const ModelConfig& config);
+
 // Directory of the event files: training.logging_dir, else output_dir/runs/JOB_ID.
 std::filesystem::path logging_directory(const v1::TrainerInput& input);
 

@@ -4,9 +4,8 @@
 //   tessera-trainer --input input.pb --events FILE --commands FIFO
 //   tessera-trainer --check --input run.json                  prints a CheckResult, trains nothing
 //   tessera-trainer --rehearse --input run.json               prints a Rehearsal, likewise
-//   tessera-trainer --plan --input request.json               prints a Plan of a PlanRequest,
-//   likewise tessera-trainer --export CHECKPOINT --to DIRECTORY        writes a Hugging Face
-//   directory
+//   tessera-trainer --plan --input request.json               prints a Plan of a PlanRequest
+//   tessera-trainer --export CHECKPOINT --to DIRECTORY        writes a Hugging Face directory
 //
 // Exit codes: 0 finished, 1 failed (the last event says why), 2 wrong usage.
 #include <ATen/Parallel.h>
@@ -22,6 +21,7 @@
 #include <thread>
 
 #include "proto/spec/bytes.h"
+#include "proto/spec/threads.h"
 #include "worker/errors.h"
 #include "worker/memory/device_memory.h"
 #include "worker/memory/report.h"
@@ -99,12 +99,12 @@ at::Device device_of(const v1::TrainerInput& input) {
 // 0: what the device has.
 int64_t device_limit(const v1::JobSpec& spec) {
   if (!spec.resources().has_device_memory()) return 0;
-  return spec::parse_bytes(spec.resources().device_memory()).value();
+  return spec::parse_device_memory(spec.resources().device_memory()).value();
 }
 
-std::unique_ptr<Collectives> connect(const v1::TrainerInput& input) {
+std::unique_ptr<World> connect(const v1::TrainerInput& input) {
   const int size = input.spec().parallelism().num_processes();
-  if (size == 1) return make_single_collectives();
+  if (size == 1) return make_single_world();
   RendezvousOptions options;
   options.address = input.rendezvous().address();
   options.port = input.rendezvous().port();
@@ -113,15 +113,14 @@ std::unique_ptr<Collectives> connect(const v1::TrainerInput& input) {
   options.size = size;
   options.timeout = std::chrono::seconds(input.spec().resources().hang_timeout().seconds());
   if (input.spec().resources().device() == "cuda")
-    return make_nccl_collectives(options, input.device_index());
-  return make_cpu_collectives(options);
+    return make_nccl_world(options, input.device_index());
+  return make_cpu_world(options);
 }
 
 void set_threads(const v1::TrainerInput& input) {
-  const int wanted = input.spec().resources().cpu_threads();
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int ranks = std::max(1, input.local_world_size());
-  at::set_num_threads(wanted > 0 ? wanted : std::max(1, cores / ranks));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(
+      spec::threads_of_rank(input.spec().resources(), input.local_world_size(), cores));
 }
 
 // Of this machine and user; beside the job's output where the environment names none.
@@ -151,8 +150,8 @@ int train(const Flags& flags) {
     const at::Device device = device_of(input);
     use_device(ledger, device, device_limit(input.spec()));
     CommandReader commands(flags.commands);
-    const std::unique_ptr<Collectives> ranks = connect(input);
-    Trainer trainer(input, *ranks, device, events, ledger, commands);
+    const Mesh mesh(*connect(input), mesh_shape(input.spec().parallelism()));
+    Trainer trainer(input, mesh, device, events, ledger, commands);
     v1::TrainerEvent event;
     *event.mutable_finished() = trainer.run();
     events.write(std::move(event));
@@ -176,7 +175,7 @@ int check(const Flags& flags) {
   try {
     v1::TrainerInput input = read_trainer_input(flags.input);
     name_cache_directory(*input.mutable_spec());
-    result = check_job(input.spec());
+    result = check_job(input.spec(), {.ranks_per_machine = input.local_world_size()});
   } catch (const std::exception&) {
     *result.add_violations() = current_failure(ledger);
   }

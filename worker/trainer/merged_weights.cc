@@ -47,7 +47,7 @@ MergedWeights::MergedWeights(TrainableModel& trainable, const Collectives& group
     for (Parameter* parameter : parameters) {
       ShardedUnit* unit = unit_of.at(parameter);
       if (std::ranges::find(next.units, unit) == next.units.end()) next.units.push_back(unit);
-      if (parameter->fresh != Fresh::kNo) continue;
+      if (parameter->fresh != Fresh::kNo && parameter->fresh != Fresh::kNormal) continue;
       kept.emplace_back(parameter->name, parameter->shape);
       next.parameters[parameter->name] = parameter;
     }

@@ -1,64 +1,83 @@
 #include "worker/trainer/metrics.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/sum.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace tessera {
 namespace {
 
-double at_least_one(int64_t count) { return static_cast<double>(std::max<int64_t>(1, count)); }
+void add_value(google::protobuf::Map<std::string, v1::MetricSum>& sums, const char* name,
+               double value) {
+  v1::MetricSum& sum = sums[name];
+  sum.set_sum(sum.sum() + value);
+  sum.set_count(sum.count() + 1);
+}
+
+double quotient(const MicrobatchSums::Pair& pair) { return pair.sum / std::max(1.0, pair.count); }
 
 }  // namespace
 
-LabelMeans means(const LabelSums& sums, int64_t num_labels) {
-  const double count = at_least_one(num_labels);
-  return {sums.loss / count, sums.entropy / count, sums.correct / count};
+void MetricSumsList::add(const ObjectiveOutput& output) {
+  sums_.push_back(output.sums.flatten());
+  aux_losses_.push_back(output.aux_loss);
 }
 
-void LabelSumsList::add(const at::Tensor& loss_sum, const HeadOutput& head, double aux_loss) {
-  aux_losses_.push_back(aux_loss);
-  sums_.push_back(at::stack({loss_sum.detach().to(at::kDouble), head.entropy_T.sum(at::kDouble),
-                             head.correct_T.sum(at::kDouble)}));
-}
+at::Tensor MetricSumsList::flat() const { return at::cat(sums_); }
 
-at::Tensor LabelSumsList::flat() const { return at::cat(sums_); }
-
-std::vector<LabelSums> LabelSumsList::read(const double* values) const {
-  std::vector<LabelSums> sums;
+std::vector<MicrobatchSums> MetricSumsList::read(const double* values) const {
+  std::vector<MicrobatchSums> all;
   for (const double aux_loss : aux_losses_) {
-    sums.push_back({values[0], values[1], values[2], aux_loss});
-    values += kNumSums;
+    MicrobatchSums& sums = all.emplace_back();
+    sums.aux_loss = aux_loss;
+    for (size_t i = 0; i < num_metrics_; ++i, values += 2)
+      sums.metrics.push_back({values[0], values[1]});
   }
-  return sums;
+  return all;
 }
 
-void add_step(v1::MetricsWindow& window, const std::vector<int64_t>& num_labels,
-              const std::vector<LabelSums>& sums, double aux_coef) {
-  double loss = 0, aux_loss = 0;
-  for (size_t i = 0; i < sums.size(); ++i) {
-    const LabelMeans microbatch = means(sums[i], num_labels[i]);
-    loss += sums[i].loss;
-    aux_loss += sums[i].aux_loss;
-    window.set_entropy(window.entropy() + microbatch.entropy);
-    window.set_mean_token_accuracy(window.mean_token_accuracy() + microbatch.accuracy);
+double MethodMetrics::microbatch_loss(const MicrobatchSums& microbatch) {
+  return quotient(microbatch.metrics.front());
+}
+
+double MethodMetrics::step_loss(const std::vector<MicrobatchSums>& microbatches) const {
+  const auto num_microbatches = static_cast<double>(microbatches.size());
+  MicrobatchSums::Pair all;
+  double of_means = 0, aux_loss = 0;
+  for (const MicrobatchSums& microbatch : microbatches) {
+    all.sum += microbatch.metrics.front().sum;
+    all.count += microbatch.metrics.front().count;
+    of_means += microbatch_loss(microbatch);
+    aux_loss += microbatch.aux_loss;
   }
-  const int64_t labels = std::accumulate(num_labels.begin(), num_labels.end(), int64_t{0});
-  window.set_loss(window.loss() + loss / at_least_one(labels) +
-                  aux_coef * aux_loss / static_cast<double>(sums.size()));
-  if (aux_coef != 0) window.set_aux_loss(window.aux_loss() + aux_loss);
+  const bool by_labels = objective_.mean() == Objective::Mean::kLabels;
+  return (by_labels ? quotient(all) : of_means / num_microbatches) +
+         aux_coef_ * aux_loss / num_microbatches;
+}
+
+void MethodMetrics::add(const std::vector<MicrobatchSums>& microbatches,
+                        google::protobuf::Map<std::string, v1::MetricSum>& sums) const {
+  for (const MicrobatchSums& microbatch : microbatches) {
+    for (size_t i = 1; i < microbatch.metrics.size(); ++i) {
+      const spec::MethodMetric& metric = objective_.metrics()[i];
+      if (metric.may_lack && microbatch.metrics[i].count == 0) continue;
+      add_value(sums, metric.name, quotient(microbatch.metrics[i]));
+    }
+    if (aux_coef_ != 0) add_value(sums, spec::kAuxLossMetric, microbatch.aux_loss);
+  }
+}
+
+void add_step(v1::MetricsWindow& window, const MethodMetrics& metrics,
+              const std::vector<MicrobatchSums>& microbatches) {
   window.set_steps(window.steps() + 1);
-  window.set_microbatches(window.microbatches() + static_cast<int32_t>(sums.size()));
+  window.set_loss(window.loss() + metrics.step_loss(microbatches));
+  metrics.add(microbatches, *window.mutable_metrics());
 }
 
-void average(const v1::MetricsWindow& window, v1::StepMetrics& metrics) {
-  metrics.set_loss(window.loss() / window.steps());
-  metrics.set_entropy(window.entropy() / window.microbatches());
-  metrics.set_mean_token_accuracy(window.mean_token_accuracy() / window.microbatches());
-  if (window.has_aux_loss()) metrics.set_aux_loss(window.aux_loss() / window.microbatches());
+void set_means(const google::protobuf::Map<std::string, v1::MetricSum>& sums,
+               google::protobuf::Map<std::string, double>& means) {
+  means.clear();
+  for (const auto& [name, sum] : sums) means[name] = sum.sum() / sum.count();
 }
 
 }  // namespace tessera

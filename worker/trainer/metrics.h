@@ -1,57 +1,71 @@
-// TRL's metrics, from a rank's microbatches to a step event. Sources: SFTTrainer.compute_loss and
-// log in trl/trainer/sft_trainer.py, Trainer._maybe_log_save_evaluate and evaluation_loop in
-// transformers/trainer.py.
+// TRL's metrics, from a rank's microbatches to a step event. Sources: the trainers' log() in
+// trl/trainer, Trainer._maybe_log_save_evaluate and evaluation_loop in transformers/trainer.py.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tessera/v1/trainer.pb.h"
-#include "worker/model/head.h"
+#include "worker/objectives/objective.h"
 
 namespace tessera {
 
-// Sums over the label tokens of a microbatch.
-struct LabelSums {
-  double loss = 0;  // the objective's
-  double entropy = 0;
-  double correct = 0;
-  double aux_loss = 0;  // DecoderModel::aux_loss: of all ranks, and no sum
+// What an objective measured of a microbatch, over all ranks.
+struct MicrobatchSums {
+  struct Pair {
+    double sum = 0, count = 0;
+  };
+  std::vector<Pair> metrics;  // in the order of Objective::metrics()
+  double aux_loss = 0;
 };
-
-// A microbatch's means over its label tokens. Without labels they are 0.
-struct LabelMeans {
-  double loss = 0;
-  double entropy = 0;
-  double accuracy = 0;
-};
-LabelMeans means(const LabelSums& sums, int64_t num_labels);
 
 // Gathers the sums of several microbatches on their device, and reads them once.
-class LabelSumsList {
+class MetricSumsList {
  public:
-  static constexpr int kNumSums = 3;  // of a microbatch
+  explicit MetricSumsList(const Objective& objective) : num_metrics_(objective.metrics().size()) {}
 
-  // Adds this rank's part of a microbatch. `loss_sum` is the objective's.
-  void add(const at::Tensor& loss_sum, const HeadOutput& head, double aux_loss);
-  // This rank's sums as float64 [3 * microbatches], to be summed over ranks.
+  // Adds this rank's part of a microbatch.
+  void add(const ObjectiveOutput& output);
+  // This rank's sums as float64 [microbatches * metrics * 2], to be summed over ranks.
   at::Tensor flat() const;
 
   // The sums of all ranks. `values` is flat(), summed over them.
-  std::vector<LabelSums> read(const double* values) const;
+  std::vector<MicrobatchSums> read(const double* values) const;
 
  private:
-  std::vector<at::Tensor> sums_;  // float64 [3]
+  const size_t num_metrics_;
+  std::vector<at::Tensor> sums_;  // of a microbatch each
   std::vector<double> aux_losses_;
 };
 
-// Adds a step to the window. `num_labels` and `sums` have a value a microbatch, over all ranks;
-// aux_coef is what the auxiliary loss counts in the loss.
-void add_step(v1::MetricsWindow& window, const std::vector<int64_t>& num_labels,
-              const std::vector<LabelSums>& sums, double aux_coef);
-// Sets the metrics that are means over the window. Requires a step in it.
-void average(const v1::MetricsWindow& window, v1::StepMetrics& metrics);
+// The metrics of a method, as means over microbatches.
+class MethodMetrics {
+ public:
+  // aux_coef is what the auxiliary loss counts in the loss. `objective` outlives this.
+  MethodMetrics(const Objective& objective, double aux_coef)
+      : objective_(objective), aux_coef_(aux_coef) {}
+
+  // The loss of a step, the auxiliary one included.
+  double step_loss(const std::vector<MicrobatchSums>& microbatches) const;
+  // That of one microbatch, without it.
+  static double microbatch_loss(const MicrobatchSums& microbatch);
+  // Adds the other metrics of each microbatch that has them.
+  void add(const std::vector<MicrobatchSums>& microbatches,
+           google::protobuf::Map<std::string, v1::MetricSum>& sums) const;
+
+ private:
+  const Objective& objective_;
+  const double aux_coef_;
+};
+
+// Adds a step to the window.
+void add_step(v1::MetricsWindow& window, const MethodMetrics& metrics,
+              const std::vector<MicrobatchSums>& microbatches);
+// The means of what was added.
+void set_means(const google::protobuf::Map<std::string, v1::MetricSum>& sums,
+               google::protobuf::Map<std::string, double>& means);
 
 }  // namespace tessera

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "tessera/v1/job.pb.h"
+#include "worker/checkpoint/export.h"
 #include "worker/model/config.h"
 #include "worker/model/decoder.h"
 
@@ -13,12 +15,15 @@ namespace tessera {
 // Throws UserError where it has none of what the job sets.
 ModelConfig model_of_job(const v1::JobSpec& spec, ModelConfig config);
 
-// A microbatch of a step, as one rank sees it.
+// What config.json says of the model where it scores documents.
+std::optional<ClassifierConfig> classifier_config(const ModelConfig& config);
+
+// A microbatch of a step, as the ranks that share it see it.
 struct MicrobatchOfStep {
   int64_t step;  // from 0
   int64_t index;
   int64_t count;  // microbatches of the step
-  int rank;
+  int data_rank;  // that its rows were dealt to
 };
 // How the model runs forward to train on it. The random draws follow from the seed and the
 // microbatch alone, so that a resumed run repeats them. `config` is model_of_job's.

@@ -28,7 +28,7 @@ ParameterReader::ParameterReader(const v1::JobSpec& spec, DecoderModel& model,
 }
 
 void ParameterReader::read(const Parameter& parameter, int64_t begin, const at::Tensor& out) const {
-  if (adapter_ && parameter.trainable)
+  if (adapter_ && parameter.of_adapter)
     return adapter_->read(adapter_tensor_name(parameter.name), begin, out);
   if (parameter.is_quantized()) {
     const ElementReader elements = [&](int64_t first, const at::Tensor& values) {
@@ -37,7 +37,7 @@ void ParameterReader::read(const Parameter& parameter, int64_t begin, const at::
     return read_quantized(parameter, elements, begin, out);
   }
   if (parameter.fresh == Fresh::kRowNorms) return read_row_norms(*parameter.fresh_from, begin, out);
-  if (parameter.fresh != Fresh::kNo) return fill_fresh(parameter, seed_, begin, out);
+  if (is_new(parameter, weights_)) return fill_fresh(parameter, seed_, begin, out);
   const StoredPart stored = find_stored(parameter, weights_);
   weights_.read(stored.name, stored.begin + begin, out);
 }

@@ -1,7 +1,10 @@
 // What a job's `peft` asks of its model.
 #pragma once
 
+#include <filesystem>
+
 #include "tessera/v1/job.pb.h"
+#include "worker/checkpoint/export.h"
 #include "worker/model/lora.h"
 
 namespace tessera {
@@ -11,7 +14,15 @@ namespace tessera {
 // that does not have its default.
 LoraOptions lora_of_job(const v1::Peft& peft);
 
-// The same adapters without an adapter_path: what checkpoints name.
-v1::Peft without_path(v1::Peft peft);
+// The same, read once, and what checkpoints call it: a Peft without an adapter_path.
+struct AdapterOfJob {
+  LoraOptions lora;
+  v1::Peft peft;
+};
+AdapterOfJob adapter_of_job(const v1::Peft& peft);
+
+// Has an export write the adapters of `model`, which was loaded from `model_path`, as PEFT does.
+void write_as_adapter(DecoderModel& model, const LoraOptions& lora,
+                      const std::filesystem::path& model_path, ExportOptions& options);
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "proto/spec/method_fields.h"
 #include "worker/errors.h"
 #include "worker/memory/ledger.h"
 #include "worker/model/neftune.h"
@@ -44,10 +45,6 @@ constexpr RefusedCombination kRefused[] = {
      "memory.optimizer_in_backward updates weights before the norm of all gradients is known, so "
      "that nothing can be clipped by it; set training.max_grad_norm to 0"},
 };
-
-void lora_pass(const v1::JobSpec& spec, DecoderModel& model) {
-  if (spec.has_peft()) add_adapters(model, lora_of_job(spec.peft()));
-}
 
 Quantization quantization_of(const v1::Peft& peft) {
   if (peft.quantization() == "int8") return Quantization::kInt8;
@@ -151,8 +148,9 @@ Sharding sharding_of(const v1::Memory& memory) {
 }
 
 // The units of each layer and of the head, made; `out` owns them.
-std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Collectives& group,
-                                                  at::Device device, TrainableModel& out) {
+std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, const Mesh& mesh,
+                                                  at::Device device, ModelRole role,
+                                                  TrainableModel& out) {
   const at::ScalarType compute_dtype =
       spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
   const bool offload = spec.memory().offload_param_device() == "cpu";
@@ -166,11 +164,13 @@ std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Colle
           .device = device,
           .trainable = unit.trainable,
           .block = unit.block,
+          .owner = role == ModelRole::kFrozen ? Owner::kReference : Owner::kParameters,
           .sharding = sharding_of(spec.memory()),
           .offload = offload,
-          .side = out.side.get()};
+          .side = out.side.get(),
+          .replicas = mesh.replicate.size() > 1 ? &mesh.replicate : nullptr};
       out.units.push_back(std::make_unique<ShardedUnit>(
-          std::move(unit.name), std::move(unit.parameters), group, *out.reductions, options));
+          std::move(unit.name), std::move(unit.parameters), mesh.shard, *out.reductions, options));
       made.back().push_back(out.units.back().get());
     }
   }
@@ -178,12 +178,13 @@ std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, Colle
 }
 
 void make_gates(const v1::JobSpec& spec, const std::vector<std::vector<ShardedUnit*>>& units,
-                TrainableModel& out) {
+                ModelRole role, TrainableModel& out) {
   DecoderModel& model = *out.model;
   auto& layers = model.layers();
   const size_t num_kept = std::min<size_t>(spec.memory().reshard_keeps_last(), layers.size() - 1);
   for (size_t i = 0; i < layers.size(); ++i) {
-    const bool reshard = spec.memory().reshard_after_forward() && i + num_kept < layers.size();
+    const bool reshard = role == ModelRole::kFrozen ||
+                         (spec.memory().reshard_after_forward() && i + num_kept < layers.size());
     out.gates.push_back(std::make_unique<ShardGate>(
         units[i], ShardGate::Options{.reshard_after_forward = reshard,
                                      .needed_in_backward = i > 0,
@@ -193,7 +194,8 @@ void make_gates(const v1::JobSpec& spec, const std::vector<std::vector<ShardedUn
   // Backward begins with the head: its weights stay.
   out.gates.push_back(std::make_unique<ShardGate>(
       model.tied() ? units.front() : units.back(),
-      ShardGate::Options{.reshard_after_forward = false, .block = block_id("lm_head")}));
+      ShardGate::Options{.reshard_after_forward = role == ModelRole::kFrozen,
+                         .block = block_id("lm_head")}));
   model.set_head_gate(out.gates.back().get());
   for (size_t i = 0; i < out.gates.size(); ++i) {
     out.gates[i]->set_neighbours(i > 0 ? out.gates[i - 1].get() : nullptr,
@@ -229,32 +231,44 @@ void refuse_combinations(const v1::JobSpec& spec) {
   }
 }
 
+void lora_pass(const v1::JobSpec& spec, DecoderModel& model) {
+  if (!spec.has_peft()) return;
+  LoraOptions options = lora_of_job(spec.peft());
+  if (spec::method_fields(spec.method()).disable_dropout) options.dropout = 0;
+  add_adapters(model, options);
+}
+
+void quantize_pass(const v1::JobSpec& spec, DecoderModel& model) {
+  quantize_matrices(model, quantization_of(spec.peft()));
+}
+
 std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config) {
   auto model =
       std::make_unique<DecoderModel>(model_of_job(spec, config), spec.memory().head_chunk_tokens(),
                                      spec.memory().mlp_tile_tokens());
   lora_pass(spec, *model);
-  quantize_matrices(*model, quantization_of(spec.peft()));
+  quantize_pass(spec, *model);
   noise_pass(spec, *model);
   recompute_pass(spec, *model);
   return model;
 }
 
 TrainableModel shard_model(const v1::JobSpec& spec, std::unique_ptr<DecoderModel> model,
-                           Collectives& group, at::Device device) {
+                           const Mesh& mesh, at::Device device, ModelRole role) {
   TrainableModel out;
   out.reductions = std::make_unique<ReductionQueue>();
   out.model = std::move(model);
-  out.model->set_router_sum([&group](at::Tensor& sums) { group.all_reduce_sum(sums); });
-  offload_pass(spec, device, out);
-  make_gates(spec, make_units(spec, group, device, out), out);
+  Collectives& world = mesh.world;
+  out.model->set_router_sum([&world](at::Tensor& sums) { world.all_reduce_sum(sums); });
+  if (role == ModelRole::kPolicy) offload_pass(spec, device, out);
+  make_gates(spec, make_units(spec, mesh, device, role, out), role, out);
   return out;
 }
 
-TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
+TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, const Mesh& mesh,
                            at::Device device) {
   refuse_combinations(spec);
-  return shard_model(spec, make_layers(spec, config), group, device);
+  return shard_model(spec, make_layers(spec, config), mesh, device);
 }
 
 std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size) {

@@ -7,17 +7,19 @@
 
 #include "tessera/v1/job.pb.h"
 #include "worker/memory/offload.h"
+#include "worker/memory/side_stream.h"
 #include "worker/model/decoder.h"
 #include "worker/model/safetensors.h"
-#include "worker/parallel/collectives.h"
 #include "worker/parallel/gate.h"
+#include "worker/parallel/mesh.h"
 #include "worker/parallel/shard.h"
 
 namespace tessera {
 
 // A model with everything around it that the spec asks for. Movable only before training.
 struct TrainableModel {
-  // Destroyed in reverse order: the model before the gates it refers to, the units last but one.
+  // Destroyed in reverse order: the model before the gates it refers to, these before the units,
+  // and units before what they copy and reduce with.
   std::unique_ptr<ActivationOffload> offload;  // null where activations stay on the device
   std::unique_ptr<ReductionQueue> reductions;
   std::unique_ptr<SideStream> side;  // for shards in host memory
@@ -42,12 +44,21 @@ void refuse_combinations(const v1::JobSpec& spec);
 // build -> lora -> quantize -> noise -> recompute. Parameters have no values yet. Requires a
 // validated spec.
 std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config);
+// Two of these by themselves: adapters where the job has them, and what they leave quantized where
+// it is.
+void lora_pass(const v1::JobSpec& spec, DecoderModel& model);
+void quantize_pass(const v1::JobSpec& spec, DecoderModel& model);
+
+// A model beside the policy has no backward: none of its weights waits for one, its activations are
+// not offloaded, and its bytes are the reference's.
+enum class ModelRole { kPolicy, kFrozen };
 // The passes after these, offload -> shard; the last reads Parameter::trainable. The parameters are
-// allocated (this rank's shards only) and not loaded. `group` must outlive the result.
+// allocated (this rank's shards only) and not loaded. The mesh's groups must outlive the result.
 TrainableModel shard_model(const v1::JobSpec& spec, std::unique_ptr<DecoderModel> model,
-                           Collectives& group, at::Device device);
+                           const Mesh& mesh, at::Device device,
+                           ModelRole role = ModelRole::kPolicy);
 // All of them.
-TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, Collectives& group,
+TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, const Mesh& mesh,
                            at::Device device);
 
 // The layouts that the trainable units of such a model have over `world_size` ranks: what a
@@ -55,7 +66,7 @@ TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, C
 std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size);
 
 // Reads this rank's shards, trainable and frozen, or gives new parameters their first values.
-// Requires check_weights. Throws UserError.
+// `rank` is that in the mesh's shard group. Requires check_weights. Throws UserError.
 void load_weights(const v1::JobSpec& spec, TrainableModel& trainable, const WeightFiles& weights,
                   int rank);
 

@@ -11,6 +11,7 @@
 
 #include "proto/spec/bytes.h"
 #include "proto/spec/rules.h"
+#include "proto/spec/threads.h"
 #include "worker/errors.h"
 #include "worker/planner/planner.h"
 #include "worker/trainer/cpu_rates.h"
@@ -27,17 +28,25 @@ double now_seconds() {
   return now.count();
 }
 
-// Another number of ranks, all of which share the sharded model unless the spec says otherwise.
+// Another number of ranks: as many more copies where the spec has copies of shards of a given size,
+// else the shards become others.
 void set_world_size(v1::JobSpec& spec, int32_t world_size) {
   v1::Parallelism& mesh = *spec.mutable_parallelism();
-  if (mesh.num_processes() != world_size) mesh.clear_dp_shard_size();
+  if (mesh.num_processes() == world_size) return;
   mesh.set_num_processes(world_size);
+  const int64_t copy = int64_t{mesh.dp_shard_size()} * std::max(1, mesh.cp_size());
+  if (mesh.dp_replicate_size() > 1 && copy > 0 && world_size % copy == 0) {
+    mesh.set_dp_replicate_size(static_cast<int32_t>(world_size / copy));
+  } else {
+    mesh.clear_dp_shard_size();
+  }
 }
 
-// The device's rates, where it is a known model; sets the kind.
+// The device's rates, where it is a known model; sets the kind where the request names one. Of what
+// is there the model need not be known, and nobody has asked for it.
 std::optional<DeviceRates> set_device(v1::PlanRequest& request) {
+  if (!request.has_device()) return find_device(request.device_model());
   v1::Resources& resources = *request.mutable_spec()->mutable_resources();
-  if (!request.has_device()) return std::nullopt;
   const std::string& name = request.device();
   if (name == "cpu" || name == "cuda") {
     resources.set_device(name);
@@ -58,20 +67,19 @@ int64_t device_memory(const v1::PlanRequest& request, const std::optional<Device
   const v1::Resources& resources = request.spec().resources();
   const std::string text =
       request.has_device_memory() ? request.device_memory() : resources.device_memory();
-  if (text.empty()) return rates ? rates->memory_bytes : 0;
-  const std::optional<int64_t> bytes = spec::parse_bytes(text);
+  if (text.empty()) return rates ? spec::tensor_bytes_of_gpu(rates->memory_bytes) : 0;
+  const std::optional<int64_t> bytes = spec::parse_device_memory(text);
   if (!bytes) {
     throw UserError("device_memory",
-                    "device_memory is \"" + text + "\", must be " + spec::kBytesRule);
+                    "device_memory is \"" + text + "\", must be " + spec::kDeviceMemoryRule);
   }
   return *bytes;
 }
 
 DeviceRates measured_rates(const v1::JobSpec& spec) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int wanted = spec.resources().cpu_threads();
-  const int ranks = std::max(1, spec.parallelism().num_processes());
-  at::set_num_threads(wanted > 0 ? wanted : std::max(1, cores / ranks));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(
+      spec::threads_of_rank(spec.resources(), spec.parallelism().num_processes(), cores));
   return cpu_rates(spec.data().cache_dir());
 }
 

@@ -10,19 +10,23 @@
 #include <ranges>
 #include <thread>
 
+#include "proto/spec/threads.h"
 #include "worker/checkpoint/snapshot.h"
-#include "worker/memory/cpu_scratch.h"
 #include "worker/kernels/meta_operators.h"
 #include "worker/kernels/stand_in.h"
 #include "worker/kernels/work.h"
 #include "worker/memory/allocators.h"
+#include "worker/memory/cpu_scratch.h"
 #include "worker/memory/ledger.h"
 #include "worker/memory/report.h"
 #include "worker/model/stored_weights.h"
 #include "worker/trainer/cadence.h"
 #include "worker/trainer/checkpointing.h"
+#include "worker/trainer/frozen.h"
 #include "worker/trainer/model_options.h"
+#include "worker/trainer/reference_pass.h"
 #include "worker/trainer/step.h"
+#include "worker/trainer/stream_share.h"
 
 namespace tessera {
 namespace {
@@ -32,24 +36,23 @@ const at::Device kRehearsed(at::kMeta);
 constexpr int64_t kCudaGranularity = 512;
 
 StandIn stand_in_of(const v1::JobSpec& spec, const RehearsalOptions& options) {
-  if (spec.resources().device() == "cuda") return {.device = at::kCUDA};
-  const int cores = options.cores_per_machine > 0
-                        ? options.cores_per_machine
-                        : static_cast<int>(std::thread::hardware_concurrency());
+  if (spec.resources().device() == "cuda")
+    return {.device = at::kCUDA, .granularity = kCudaGranularity};
   const int ranks = options.ranks_per_machine > 0 ? options.ranks_per_machine
                                                   : spec.parallelism().num_processes();
-  const int wanted = spec.resources().cpu_threads();
-  return {.device = at::kCPU, .num_threads = wanted > 0 ? wanted : std::max(1, cores / ranks)};
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return {.device = at::kCPU, .num_threads = spec::threads_of_rank(spec.resources(), ranks, cores)};
 }
 
-std::unique_ptr<Collectives> make_group(const v1::JobSpec& spec, int rank,
-                                        const RehearsalOptions& options) {
-  using Backend = FakeGroup::Backend;
-  const int size = spec.parallelism().num_processes();
-  const bool one_machine = options.ranks_per_machine == 0 || options.ranks_per_machine >= size;
-  const Backend of_cpu = one_machine ? Backend::kSharedMemory : Backend::kGloo;
-  return make_fake_collectives(
-      {rank, size, spec.resources().device() == "cuda" ? Backend::kNccl : of_cpu});
+Mesh make_mesh(const v1::JobSpec& spec, int rank, const RehearsalOptions& options) {
+  const MeshShape shape = mesh_shape(spec.parallelism());
+  const bool one_machine = options.ranks_per_machine == 0;
+  return Mesh(*make_fake_world(
+                  {.rank = rank,
+                   .size = shape.size(),
+                   .cuda = spec.resources().device() == "cuda",
+                   .ranks_per_machine = one_machine ? shape.size() : options.ranks_per_machine}),
+              shape);
 }
 
 // What is counted now goes to one of several counts.
@@ -65,88 +68,130 @@ class Counting {
   std::optional<WorkScope> scope_;
 };
 
-void add(WorkCount& sum, const WorkCount& part, int64_t times) {
-  sum.flops += part.flops * static_cast<double>(times);
-  sum.memory_bytes += part.memory_bytes * times;
-  sum.link_bytes += part.link_bytes * times;
-  sum.host_bytes += part.host_bytes * times;
-  sum.disk_bytes += part.disk_bytes * times;
-  sum.num_operators += part.num_operators * times;
-}
-
-// The job on one rank.
+// The job on one rank. The mesh outlives it.
 class Rehearsed {
  public:
-  Rehearsed(const v1::JobSpec& spec, const ModelConfig& config, Collectives& ranks,
+  Rehearsed(const v1::JobSpec& spec, const ModelConfig& config, const Mesh& mesh,
             int64_t microbatches_per_step)
       : spec_(spec),
-        ranks_(ranks),
+        mesh_(mesh),
+        share_(spec, config, mesh),
         microbatches_per_step_(microbatches_per_step),
-        objective_(make_objective(spec)),
-        trainable_(build_model(spec, config, ranks, kRehearsed)),
-        optimizer_(make_optimizer(spec, trainable_, ranks.rank())),
-        step_({spec, *objective_, trainable_, *optimizer_, ranks, kRehearsed}, [](Phase) {}) {}
+        objective_(make_objective(spec, mesh.data)),
+        trainable_(build_model(spec, config, mesh, kRehearsed)),
+        reference_(build(reference_in_memory(spec), config)),
+        teacher_(build(teacher_of_job(spec), config)),
+        optimizer_(make_optimizer(spec, trainable_, mesh.shard.rank())),
+        step_({spec, *objective_, trainable_, *optimizer_, mesh_, kRehearsed, frozen()},
+              [](Phase) {}) {}
 
   DecoderModel& model() { return *trainable_.model; }
 
-  // A step of two microbatches at most: those after the first are as heavy as the heaviest of them.
-  // Returns what a whole step does.
+  // A step of three microbatches at most: all between the first and the last are as heavy as the
+  // heaviest of them. Returns what a whole step does.
   WorkCount step(const HeavyStep& heavy, Snapshot* saved = nullptr) {
-    WorkCount first, later, rest;
+    const int64_t count = std::min<int64_t>(microbatches_per_step_, 3);
+    WorkCount first, between, last, rest;
     Counting counting;
     at::Tensor skipped;
     StepMicrobatches microbatches;
-    microbatches.num_labels.assign(microbatches_per_step_ > 1 ? 2 : 1, 1);
+    microbatches.num_labels.assign(count, 1);
     microbatches.batch = [&](int64_t index) {
-      counting.begin(index == 0 ? first : later);
-      if (index == 0) return heavy.first.batch(kRehearsed);
-      skipped = metrics_of(heavy.later.place - 1);
-      return heavy.later.batch(kRehearsed);
+      const bool is_last = index + 1 == count;
+      counting.begin(index == 0 ? first : is_last ? last : between);
+      if (index == 0) return heavy.first.batch(kRehearsed, place_of(heavy.first));
+      const MicrobatchShape& shape = is_last ? heavy.last : heavy.between;
+      skipped.reset();
+      skipped = metrics_of(std::max<int64_t>(0, shape.place - index));
+      return shape.batch(kRehearsed, place_of(shape));
     };
     microbatches.before_update = [saved] {
       if (saved != nullptr) saved->detach();
     };
-    const LabelSumsList sums = step_.forward_backward(microbatches);
+    const MetricSumsList sums = step_.forward_backward(microbatches);
     counting.begin(rest);
     step_.reduce(sums, {});
-    const double norm = step_.norm();
-    microbatches.before_update();
-    step_.update(/*learning_rate=*/0, norm);
+    step_.update(microbatches, step_.norm());
     counting.end();
     WorkCount total = rest;
-    add(total, first, 1);
-    add(total, later, microbatches_per_step_ - 1);
+    total.add(first, 1);
+    total.add(between, microbatches_per_step_ - 2);
+    total.add(last, 1);
     return total;
   }
 
   void evaluate(const MicrobatchShape& shape) {
     at::Tensor skipped;
-    evaluate_microbatches({*objective_, trainable_, ranks_, kRehearsed}, 1, [&](int64_t) {
-      skipped = metrics_of(shape.place);
-      return shape.batch(kRehearsed);
-    });
+    evaluate_microbatches({*objective_, trainable_, mesh_.world, kRehearsed, frozen()}, 1,
+                          [&](int64_t) {
+                            skipped = metrics_of(shape.place);
+                            return shape.batch(kRehearsed, place_of(shape));
+                          });
   }
 
   // What a save that nobody has begun to write holds.
   std::unique_ptr<Snapshot> snapshot() const {
-    return std::make_unique<Snapshot>(state_vectors(trainable_, *optimizer_));
+    const bool moves = reference_options(spec_.method()).sync_steps > 0;
+    return std::make_unique<Snapshot>(
+        state_vectors(trainable_, *optimizer_, moves ? reference_.get() : nullptr));
   }
 
  private:
+  std::unique_ptr<TrainableModel> build(const std::optional<FrozenSource>& source,
+                                        const ModelConfig& policy) const {
+    return source ? build_frozen(spec_, *source, policy, mesh_, kRehearsed) : nullptr;
+  }
+  FrozenModels frozen() const { return {reference_.get(), teacher_.get()}; }
+  StreamPart place_of(const MicrobatchShape& shape) const {
+    return share_.place(shape.cu_seqlens.back());
+  }
+
   // What microbatches that are left out leave behind.
-  static at::Tensor metrics_of(int64_t count) {
-    return at::empty({count * LabelSumsList::kNumSums},
-                     at::TensorOptions(kRehearsed).dtype(at::kDouble));
+  at::Tensor metrics_of(int64_t count) const {
+    const auto num_sums = 2 * static_cast<int64_t>(objective_->metrics().size());
+    return at::empty({count * num_sums}, at::TensorOptions(kRehearsed).dtype(at::kDouble));
   }
 
   const v1::JobSpec& spec_;
-  Collectives& ranks_;
+  const Mesh& mesh_;
+  const StreamShare share_;
   const int64_t microbatches_per_step_;
   std::unique_ptr<Objective> objective_;
   TrainableModel trainable_;
+  std::unique_ptr<TrainableModel> reference_, teacher_;
   std::unique_ptr<AdamW> optimizer_;
   TrainStep step_;
 };
+
+// The pass over the documents before training, where the job has one.
+void rehearse_scoring(const v1::JobSpec& spec, const ModelConfig& config, RehearsalData& data,
+                      const Mesh& mesh) {
+  const ReferenceOptions reference = reference_options(spec.method());
+  if (!reference.is_precomputed) return;
+  v1::JobSpec pass = spec;
+  v1::Training& training = *pass.mutable_training();
+  training.set_max_steps(-1);
+  training.set_num_train_epochs(1);
+  training.set_gradient_accumulation_steps(1);
+  training.set_train_sampling_strategy("sequential");
+  training.set_dataloader_drop_last(false);
+  if (reference.precompute_rows > 0) {
+    training.set_per_device_train_batch_size(static_cast<int32_t>(reference.precompute_rows));
+    training.mutable_accelerator_config()->set_split_batches(false);
+  }
+  std::unique_ptr<TrainableModel> model;
+  if (const auto source = reference_to_precompute(spec)) {
+    model = build_frozen(spec, *source, config, mesh, kRehearsed);
+  } else {
+    model = std::make_unique<TrainableModel>(build_model(spec, config, mesh, kRehearsed));
+  }
+  const OwnerScope scope(Owner::kActivations);
+  const StreamShare share(spec, config, mesh);
+  for (const HeavyStep& heavy : data.training(pass, config).steps) {
+    const StreamPart place = share.place(heavy.first.cu_seqlens.back());
+    score_rows(spec, *model->model, heavy.first.batch(kRehearsed, place), mesh.data);
+  }
+}
 
 // Whether a step may run beside a save.
 bool saves_between_steps(const v1::Training& training, int64_t total_steps) {
@@ -159,20 +204,10 @@ bool saves_between_steps(const v1::Training& training, int64_t total_steps) {
   return false;
 }
 
-void set_parameters(DecoderModel& model, v1::Rehearsal& result) {
-  int64_t all = 0, trainable = 0;
-  for (const Parameter* parameter : all_parameters(model)) {
-    const int64_t numel = c10::multiply_integers(parameter->shape);
-    all += numel;
-    if (parameter->trainable) trainable += numel;
-  }
-  result.set_num_parameters(all);
-  result.set_num_trainable_parameters(trainable);
-}
-
 void set_cost(const WorkCount& work, v1::StepCost& cost) {
   cost.set_flops(work.flops);
   cost.set_memory_bytes(work.memory_bytes);
+  cost.set_cpu_bytes(work.cpu_bytes);
   cost.set_link_bytes(work.link_bytes);
   cost.set_host_bytes(work.host_bytes);
   cost.set_disk_bytes(work.disk_bytes);
@@ -182,9 +217,11 @@ void set_cost(const WorkCount& work, v1::StepCost& cost) {
 void run(const v1::JobSpec& spec, const ModelConfig& config, RehearsalData& data,
          const RehearsalOptions& options, v1::Rehearsal& result) {
   const HeaviestMicrobatches& heaviest = data.training(spec, config);
-  const std::unique_ptr<Collectives> ranks = make_group(spec, heaviest.rank, options);
-  Rehearsed job(spec, config, *ranks, heaviest.microbatches_per_step);
   const HeavyStep& heavy = heaviest.steps.front();
+  const int rank = heaviest.rank * spec.parallelism().cp_size() + heavy.first.context_rank;
+  const Mesh mesh = make_mesh(spec, rank, options);
+  rehearse_scoring(spec, config, data, mesh);
+  Rehearsed job(spec, config, mesh, heaviest.microbatches_per_step);
   job.step(heavy);
   set_cost(job.step(heavy), *result.mutable_cost());
   for (const HeavyStep& other : heaviest.steps | std::views::drop(1)) job.step(other);
@@ -199,10 +236,12 @@ void run(const v1::JobSpec& spec, const ModelConfig& config, RehearsalData& data
     job.step(heavy, saved.get());
     job.step(heavy);
   }
-  result.set_rank(heaviest.rank);
-  set_parameters(job.model(), result);
-  result.set_num_tokens(heavy.first.num_tokens +
-                        (heaviest.microbatches_per_step - 1) * heavy.later.num_tokens);
+  result.set_rank(rank);
+  const ParameterCounts parameters = count_parameters(job.model());
+  result.set_num_parameters(parameters.all);
+  result.set_num_trainable_parameters(parameters.trainable);
+  result.set_num_tokens(heavy.num_tokens(heaviest.microbatches_per_step));
+  result.set_assumes_full_rows(heaviest.assumes_full_rows);
 }
 
 }  // namespace
@@ -213,10 +252,8 @@ v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
   const std::lock_guard lock(one_at_a_time);
   MemoryLedger& ledger = MemoryLedger::install_meta();
   register_meta_operators();
-  const StandIn device_stood_for = stand_in_of(spec, options);
-  const StandInScope stand_in(device_stood_for);
+  const StandInScope stand_in(stand_in_of(spec, options));
   const CpuScratchScope scratch;
-  set_meta_granularity(device_stood_for.device == at::kCUDA ? kCudaGranularity : 1);
   const c10::AutoGradMode with_grad(true);
   const OwnerScope scope(Owner::kOther);
   ledger.reset_peak();

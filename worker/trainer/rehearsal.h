@@ -15,10 +15,8 @@
 namespace tessera {
 
 struct RehearsalOptions {
-  // Ranks on a machine; 0: all of them.
+  // Ranks on a machine, which has as many cores as this one; 0: all of them.
   int ranks_per_machine = 0;
-  // Cores of it that its ranks share; 0: as many as this machine has.
-  int cores_per_machine = 0;
 };
 
 // Requires a validated spec with defaults filled in; `data` may serve any number of jobs. One

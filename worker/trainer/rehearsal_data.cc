@@ -1,31 +1,46 @@
 #include "worker/trainer/rehearsal_data.h"
 
+#include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <system_error>
 
+#include "proto/spec/method_fields.h"
 #include "worker/errors.h"
 #include "worker/kernels/stand_in.h"
 #include "worker/memory/ledger.h"
 #include "worker/trainer/epochs.h"
 #include "worker/trainer/input.h"
+#include "worker/trainer/microbatch_part.h"
 
 namespace tessera {
+namespace {
+
+// Some milliseconds' worth.
+constexpr int64_t kRowsBetweenReports = 1 << 12;
+
+}  // namespace
 
 struct RowSize {
   int32_t num_tokens, num_labels, longest;  // the last: of its documents
+  int32_t num_mismatched;                   // tokens
 };
 
 // Reads the sizes of rows once, which then are quick to get.
 class RowSizes final : public Dataset {
  public:
-  explicit RowSizes(std::unique_ptr<Dataset> inner) : inner_(std::move(inner)) {
+  RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports) : inner_(std::move(inner)) {
     sizes_.reserve(inner_->size());
+    const Dataset* mismatched = inner_->mismatched();
     for (int64_t i = 0; i < inner_->size(); ++i) {
-      sizes_.push_back({static_cast<int32_t>(inner_->num_tokens(i)),
-                        static_cast<int32_t>(inner_->num_labels(i)),
-                        std::ranges::max(inner_->lengths(i))});
+      if (i % kRowsBetweenReports == 0) reports.alive();
+      sizes_.push_back(
+          {static_cast<int32_t>(inner_->num_tokens(i)), static_cast<int32_t>(inner_->num_labels(i)),
+           std::ranges::max(inner_->lengths(i)),
+           mismatched != nullptr ? static_cast<int32_t>(mismatched->num_tokens(i)) : 0});
     }
   }
   const RowSize& size_of(int64_t index) const { return sizes_[index]; }
@@ -35,6 +50,10 @@ class RowSizes final : public Dataset {
   int64_t num_tokens(int64_t index) const override { return sizes_[index].num_tokens; }
   int64_t num_labels(int64_t index) const override { return sizes_[index].num_labels; }
   std::vector<int32_t> lengths(int64_t index) const override { return inner_->lengths(index); }
+  bool has_values() const override { return inner_->has_values(); }
+  int documents_per_row() const override { return inner_->documents_per_row(); }
+  const Dataset* mismatched() const override { return inner_->mismatched(); }
+  std::string key() const override { return inner_->key(); }
 
  private:
   std::unique_ptr<Dataset> inner_;
@@ -48,27 +67,49 @@ namespace {
 constexpr int64_t kMaxScannedRows = int64_t{1} << 24;
 
 int64_t row_length(const v1::JobSpec& spec, const ModelConfig& config) {
-  const int64_t wanted = spec.method().sft().max_length();
+  const int64_t wanted = spec::method_fields(spec.method()).max_length;
   return wanted > 0 ? wanted : std::max<int64_t>(1, config.rope.max_positions);
 }
 
 // Adds a document that nothing is learnt from, as the loader does.
 void pad(MicrobatchShape& shape, int64_t multiple) {
   const int64_t tokens = std::max<int64_t>(1, shape.cu_seqlens.back());
-  const int64_t padded = multiple > 0 ? (tokens + multiple - 1) / multiple * multiple : tokens;
+  const int64_t padded = multiple > 0 ? at::round_up(tokens, multiple) : tokens;
   if (padded > shape.cu_seqlens.back()) shape.cu_seqlens.push_back(padded);
 }
 
-MicrobatchShape full_rows(int64_t rows, int64_t length, int64_t pad_to_multiple_of) {
-  MicrobatchShape shape{{0}, rows * length, rows * (length - 1), /*place=*/0};
-  for (int64_t i = 1; i <= rows; ++i) shape.cu_seqlens.push_back(i * length);
+int64_t documents_per_row(const v1::Method& method) {
+  return method.has_dpo() || method.has_reward() ? 2 : 1;
+}
+
+MicrobatchShape full_documents(int64_t count, int64_t length, int64_t pad_to_multiple_of) {
+  MicrobatchShape shape;
+  for (int64_t i = 0; i < count * length; ++i) {
+    if ((i + 1) % length != 0) shape.label_rows.push_back(i);
+  }
+  shape.num_tokens = count * length;
+  shape.num_labels = count * (length - 1);
+  shape.num_sequences = count;
+  for (int64_t i = 0; i <= count; ++i) shape.cu_seqlens.push_back(i * length);
   pad(shape, pad_to_multiple_of);
+  return shape;
+}
+
+MicrobatchShape full_rows(const v1::Method& method, int64_t rows, int64_t length,
+                          const LoaderOptions& options) {
+  MicrobatchShape shape =
+      full_documents(rows * documents_per_row(method), length, options.pad_to_multiple_of);
+  shape.rows_of_rank.assign(static_cast<size_t>(options.world_size), rows);
+  shape.has_completion_tokens = documents_per_row(method) == 2;
+  shape.has_values = method.has_kto() || method.has_reward();
+  shape.has_reference_logps = spec::method_fields(method).precompute_ref_log_probs;
+  if (method.kto().loss_type() == "kto") shape.mismatched = {shape};
   return shape;
 }
 
 struct Found {
   int64_t num_tokens = -1;  // nothing
-  int64_t num_labels = 0, longest = 0;
+  int64_t num_labels = 0, longest = 0, num_mismatched = 0;
   int64_t epoch = 0, row = 0, place = 0;
   int rank = 0;
 };
@@ -78,34 +119,48 @@ constexpr std::array kWeights = {
     +[](const Found& f) { return std::array{f.num_tokens, f.num_labels, f.longest, f.place}; },
     +[](const Found& f) { return std::array{f.num_labels, f.num_tokens, f.longest, f.place}; },
     +[](const Found& f) { return std::array{f.longest, f.num_tokens, f.num_labels, f.place}; },
+    +[](const Found& f) {
+      return std::array{f.num_mismatched, f.num_tokens, f.num_labels, f.place};
+    },
 };
 using Heaviest = std::array<Found, kWeights.size()>;  // by each
 
 // Finds the heaviest microbatches among those that a loader deals.
 class Search {
  public:
-  Search(const RowSizes& rows, const LoaderOptions& options)
-      : rows_(rows), options_(options), loader_(rows, options) {}
+  Search(const RowSizes& rows, const LoaderOptions& options, const v1::Method& method,
+         int context_size, const Reports& reports)
+      : rows_(rows),
+        options_(options),
+        has_reference_logps_(spec::method_fields(method).precompute_ref_log_probs),
+        needs_label_rows_(context_size > 1),
+        reports_(reports),
+        loader_(rows, options) {}
 
   const Loader& loader() const { return loader_; }
 
-  // Microbatches of the epoch, those of a step `per_step`; at most `most` of them. Those that begin
-  // a step are told apart where `steps` is true.
-  void scan(int64_t epoch, int64_t per_step, int64_t most, bool steps) {
+  // Microbatches of the epoch, those of a step `per_step`; at most `most` of them. They are told
+  // apart by their place in a step where `steps` is true. Returns the rows that were gone through.
+  int64_t scan(int64_t epoch, int64_t per_step, int64_t most, bool steps) {
     const int64_t count = std::min(most, loader_.microbatches_per_epoch());
+    const int64_t between_reports = std::max<int64_t>(1, kRowsBetweenReports / rows_of_all());
     for (int64_t i = 0; i < count; ++i) {
+      if (i % between_reports == 0) reports_.alive();
       const int64_t row = i * loader_.microbatch_rows(), place = i % per_step;
+      const bool ends_step = place + 1 == per_step || i + 1 == count;
+      Heaviest& heaviest = !steps || place == 0 ? first_ : ends_step ? last_ : between_;
       for (int rank = 0; rank < options_.world_size; ++rank)
-        weigh(size_of(epoch, row, rank, place), steps && place > 0 ? later_ : first_);
+        weigh(size_of(epoch, row, rank, place), heaviest);
     }
+    return count * rows_of_all();
   }
 
   HeaviestMicrobatches found() const {
     HeaviestMicrobatches heaviest;
-    const bool is_later = later_[0].num_tokens > first_[0].num_tokens;
-    heaviest.rank = is_later ? later_[0].rank : first_[0].rank;
+    heaviest.rank =
+        std::ranges::max({first_[0], last_[0], between_[0]}, {}, &Found::num_tokens).rank;
     for (size_t i = 0; i < kWeights.size(); ++i) {
-      HeavyStep step{shape_of(first_[i]), shape_of(later_[i])};
+      HeavyStep step{shape_of(first_[i]), shape_of(between_[i]), shape_of(last_[i])};
       if (std::ranges::find(heaviest.steps, step) == heaviest.steps.end())
         heaviest.steps.push_back(std::move(step));
     }
@@ -113,13 +168,17 @@ class Search {
   }
 
  private:
+  // Of a microbatch.
+  int64_t rows_of_all() const { return std::max<int64_t>(1, loader_.microbatch_rows()); }
+
   Found size_of(int64_t epoch, int64_t row, int rank, int64_t place) const {
-    Found found{0, 0, 0, epoch, row, place, rank};
+    Found found{.num_tokens = 0, .epoch = epoch, .row = row, .place = place, .rank = rank};
     loader_.each_row(epoch, row, rank, [&](int64_t index) {
       const RowSize& size = rows_.size_of(index);
       found.num_tokens += size.num_tokens;
       found.num_labels += size.num_labels;
       found.longest = std::max<int64_t>(found.longest, size.longest);
+      found.num_mismatched += size.num_mismatched;
     });
     return found;
   }
@@ -132,35 +191,72 @@ class Search {
 
   MicrobatchShape shape_of(const Found& found) const {
     if (found.num_tokens < 0) return {};
-    MicrobatchShape shape{{0}, found.num_tokens, found.num_labels, found.place};
+    MicrobatchShape shape = rows_of(rows_, found);
+    if (const Dataset* mismatched = rows_.mismatched())
+      shape.mismatched = {rows_of(*mismatched, found)};
+    return shape;
+  }
+
+  MicrobatchShape rows_of(const Dataset& dataset, const Found& found) const {
+    MicrobatchShape shape{.cu_seqlens = {0}, .place = found.place};
     loader_.each_row(found.epoch, found.row, found.rank, [&](int64_t index) {
-      for (const int32_t length : rows_.lengths(index))
+      shape.num_tokens += dataset.num_tokens(index);
+      shape.num_labels += dataset.num_labels(index);
+      for (const int32_t length : dataset.lengths(index))
         shape.cu_seqlens.push_back(shape.cu_seqlens.back() + length);
     });
+    shape.num_sequences = std::ssize(shape.cu_seqlens) - 1;
+    shape.rows_of_rank = loader_.row_counts(found.row);
+    shape.has_completion_tokens = dataset.documents_per_row() == 2;
+    shape.has_values = dataset.has_values();
+    shape.has_reference_logps = has_reference_logps_;
     pad(shape, options_.pad_to_multiple_of);
+    if (needs_label_rows_) shape.label_rows = label_rows(dataset, found);
     return shape;
+  }
+
+  // Only the documents themselves say which of their tokens have a label.
+  std::vector<int64_t> label_rows(const Dataset& dataset, const Found& found) const {
+    LoaderOptions options = options_;
+    options.rank = found.rank;
+    options.reference = options.mismatched_reference = nullptr;
+    const at::Tensor rows =
+        Loader(dataset, options).microbatch(found.epoch, found.row).label_rows_L;
+    const auto* begin = rows.const_data_ptr<int64_t>();
+    return {begin, begin + rows.numel()};
   }
 
   const RowSizes& rows_;
   const LoaderOptions options_;
+  const bool has_reference_logps_;
+  const bool needs_label_rows_;
+  const Reports& reports_;
   const Loader loader_;
-  Heaviest first_, later_;
+  Heaviest first_, between_, last_;
 };
 
 int64_t batch_rows_of_rank(const LoaderOptions& options) {
   if (!options.split_batches) return options.batch_rows;
-  return (options.batch_rows + options.world_size - 1) / options.world_size;
+  return at::ceil_div<int64_t>(options.batch_rows, options.world_size);
 }
 
-HeaviestMicrobatches of_full_rows(const LoaderOptions& options, int64_t length,
-                                  int64_t accumulation) {
+HeaviestMicrobatches of_full_rows(const v1::JobSpec& spec, const LoaderOptions& options,
+                                  int64_t length, int64_t accumulation) {
   HeavyStep step;
-  step.first = full_rows(batch_rows_of_rank(options), length, options.pad_to_multiple_of);
-  if (accumulation > 1) {
-    step.later = step.first;
-    step.later.place = accumulation - 1;
-  }
-  return {.steps = {step}, .microbatches_per_step = accumulation};
+  step.first = full_rows(spec.method(), batch_rows_of_rank(options), length, options);
+  const auto at = [&](int64_t place) {
+    MicrobatchShape shape = step.first;
+    shape.place = place;
+    return shape;
+  };
+  if (accumulation > 1) step.last = at(accumulation - 1);
+  if (accumulation > 2) step.between = at(accumulation - 2);
+  return {.steps = {step}, .microbatches_per_step = accumulation, .assumes_full_rows = true};
+}
+
+int num_data_ranks(const v1::JobSpec& spec) {
+  const v1::Parallelism& mesh = spec.parallelism();
+  return mesh.dp_replicate_size() * mesh.dp_shard_size();
 }
 
 std::string key_of_rows(const v1::JobSpec& spec, bool held_out) {
@@ -169,13 +265,17 @@ std::string key_of_rows(const v1::JobSpec& spec, bool held_out) {
   *key.mutable_method() = spec.method();
   *key.mutable_model() = spec.model();
   key.mutable_training()->set_seed(spec.training().seed());
+  if (spec.method().has_kto()) {
+    key.mutable_training()->set_per_device_train_batch_size(
+        spec.training().per_device_train_batch_size());
+  }
   return std::to_string(held_out) + key.SerializeAsString();
 }
 
 // Also what deals rows to microbatches, in all of the run.
 std::string key_of_microbatches(const v1::JobSpec& spec, bool held_out) {
   return key_of_rows(spec, held_out) + spec.training().SerializeAsString() +
-         std::to_string(spec.parallelism().num_processes());
+         spec.parallelism().SerializeAsString();
 }
 
 }  // namespace
@@ -183,69 +283,97 @@ std::string key_of_microbatches(const v1::JobSpec& spec, bool held_out) {
 RehearsalData::RehearsalData(Reports reports) : reports_(std::move(reports)) {}
 RehearsalData::~RehearsalData() = default;
 
-Batch MicrobatchShape::batch(at::Device device) const {
+Batch MicrobatchShape::batch(at::Device device, const StreamPart& share) const {
   const OwnerScope scope(Owner::kData);
   const auto options = at::TensorOptions(host_device(device)).dtype(at::kLong);
-  const int64_t size = cu_seqlens.back();
+  const int64_t size = cu_seqlens.back() / context_size;
   Batch batch;
   batch.tokens_T = at::empty({size}, options);
   batch.labels_T = at::empty({size}, options);
   batch.documents.positions_T = at::empty({size}, options);
   batch.label_rows_L = at::empty({num_labels}, options);
+  batch.label_documents_L = at::empty({num_labels}, options);
   batch.documents.cu_seqlens = cu_seqlens;
+  if (context_size > 1) {
+    batch.documents.part = share;
+    batch.documents.part->rank = context_rank;
+    batch.documents.part->chunk_tokens = size / 2;
+    batch.documents.part->padding = padding;
+  }
   batch.num_tokens = num_tokens;
   batch.num_labels = num_labels;
+  batch.num_sequences = num_sequences;
+  batch.rows_of_rank = rows_of_rank;
+  batch.num_rows_of_all = std::reduce(rows_of_rank.begin(), rows_of_rank.end());
+  if (has_completion_tokens) batch.completion_tokens_S = at::empty({num_sequences}, options);
+  if (has_values) batch.values_S = at::empty({num_sequences}, options.dtype(at::kFloat));
+  if (has_reference_logps) {
+    batch.reference_logps_S = at::empty({num_sequences}, options.dtype(at::kFloat));
+  }
+  for (const MicrobatchShape& other : mismatched) {
+    batch.mismatched = std::make_shared<const Batch>(other.batch(device, share));
+  }
   return batch;
 }
 
 const RowSizes* RehearsalData::rows_of(const v1::JobSpec& spec, bool held_out,
                                        const ModelConfig& config) {
-  const auto [place, is_new] = rows_.try_emplace(key_of_rows(spec, held_out));
-  if (!is_new) return place->second.get();
+  const std::string key = key_of_rows(spec, held_out);
+  if (const auto known = rows_.find(key); known != rows_.end()) return known->second.get();
+  std::unique_ptr<RowSizes> rows;
   try {
-    place->second =
-        std::make_unique<RowSizes>(read_documents(spec, held_out, config.vocab_size, reports_));
+    rows = std::make_unique<RowSizes>(read_documents(spec, held_out, config.vocab_size, reports_),
+                                      reports_);
   } catch (const UserError&) {
     // Full rows then, which every row fits in.
+  } catch (const std::system_error&) {
+    // Likewise: a run may see the files where this does not.
   }
-  return place->second.get();
+  return rows_.emplace(key, std::move(rows)).first->second.get();
 }
 
 const HeaviestMicrobatches& RehearsalData::training(const v1::JobSpec& spec,
                                                     const ModelConfig& config) {
-  const auto [place, is_new] = heaviest_.try_emplace(key_of_microbatches(spec, false));
-  if (is_new) place->second = search_training(spec, config);
-  return place->second;
+  const std::string key = key_of_microbatches(spec, /*held_out=*/false);
+  if (const auto known = heaviest_.find(key); known != heaviest_.end()) return known->second;
+  HeaviestMicrobatches found =
+      parts_of(search_training(spec, config), spec.parallelism().cp_size());
+  return heaviest_.emplace(key, std::move(found)).first->second;
 }
 
 const HeaviestMicrobatches& RehearsalData::held_out(const v1::JobSpec& spec,
                                                     const ModelConfig& config) {
-  const auto [place, is_new] = heaviest_.try_emplace(key_of_microbatches(spec, true));
-  if (is_new) place->second = search_held_out(spec, config);
-  return place->second;
+  const std::string key = key_of_microbatches(spec, /*held_out=*/true);
+  if (const auto known = heaviest_.find(key); known != heaviest_.end()) return known->second;
+  HeaviestMicrobatches found =
+      parts_of(search_held_out(spec, config), spec.parallelism().cp_size());
+  return heaviest_.emplace(key, std::move(found)).first->second;
 }
 
 HeaviestMicrobatches RehearsalData::search_training(const v1::JobSpec& spec,
                                                     const ModelConfig& config) {
   const v1::Training& training = spec.training();
-  const LoaderOptions options = loader_options(spec, /*held_out=*/false, config, /*rank=*/0,
-                                               spec.parallelism().num_processes());
+  const LoaderOptions options =
+      loader_options(spec, /*held_out=*/false, config, /*rank=*/0, num_data_ranks(spec));
   const int64_t accumulation = training.gradient_accumulation_steps();
   const RowSizes* rows = rows_of(spec, /*held_out=*/false, config);
-  HeaviestMicrobatches full = of_full_rows(options, row_length(spec, config), accumulation);
+  HeaviestMicrobatches full = of_full_rows(spec, options, row_length(spec, config), accumulation);
   full.total_steps = training.max_steps();
   if (rows == nullptr) return full;
-  Search search(*rows, options);
+  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), reports_);
   const Epochs epochs(search.loader(), accumulation);
   const int64_t steps = epochs.total_steps(training, 0, epochs.normal({}));
   const int64_t per_epoch = search.loader().microbatches_per_epoch();
   if (steps == 0 || per_epoch == 0) return full;
   int64_t left = steps * accumulation;
-  for (int64_t epoch = 0, scanned = 0; left > 0; ++epoch) {
-    search.scan(epoch, accumulation, left, /*steps=*/true);
-    left -= (per_epoch + accumulation - 1) / accumulation * accumulation;
-    scanned += rows->size();
-    if (!options.shuffle || scanned > kMaxScannedRows) break;
+  try {
+    for (int64_t epoch = 0, scanned = 0; left > 0; ++epoch) {
+      scanned += search.scan(epoch, accumulation, left, /*steps=*/true);
+      left -= at::round_up(per_epoch, accumulation);
+      if (!options.shuffle || scanned > kMaxScannedRows) break;
+    }
+  } catch (const UserError&) {
+    return full;  // there is no time for them
   }
   HeaviestMicrobatches found = search.found();
   found.microbatches_per_step = std::min(accumulation, per_epoch);
@@ -255,13 +383,19 @@ HeaviestMicrobatches RehearsalData::search_training(const v1::JobSpec& spec,
 
 HeaviestMicrobatches RehearsalData::search_held_out(const v1::JobSpec& spec,
                                                     const ModelConfig& config) {
-  const LoaderOptions options = loader_options(spec, /*held_out=*/true, config, /*rank=*/0,
-                                               spec.parallelism().num_processes());
+  const LoaderOptions options =
+      loader_options(spec, /*held_out=*/true, config, /*rank=*/0, num_data_ranks(spec));
   const RowSizes* rows = rows_of(spec, /*held_out=*/true, config);
-  if (rows == nullptr) return of_full_rows(options, row_length(spec, config), /*accumulation=*/1);
-  Search search(*rows, options);
+  const HeaviestMicrobatches full =
+      of_full_rows(spec, options, row_length(spec, config), /*accumulation=*/1);
+  if (rows == nullptr) return full;
+  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), reports_);
   const int64_t count = search.loader().microbatches_per_epoch();
-  search.scan(/*epoch=*/0, /*per_step=*/count, /*most=*/count, /*steps=*/false);
+  try {
+    search.scan(/*epoch=*/0, /*per_step=*/count, /*most=*/count, /*steps=*/false);
+  } catch (const UserError&) {
+    return full;  // there is no time for them
+  }
   return search.found();
 }
 

@@ -2,6 +2,7 @@
 // for any number of rehearsals.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,33 +19,54 @@ namespace tessera {
 
 // A rank's part of a microbatch, without its values.
 struct MicrobatchShape {
-  std::vector<int64_t> cu_seqlens;  // padding is the last document
+  std::vector<int64_t> cu_seqlens;  // of the whole stream; padding is the last document
   int64_t num_tokens = 0;           // from the data
   int64_t num_labels = 0;
   int64_t place = 0;  // among the microbatches of its step, or of the evaluation
+  // As in Batch.
+  int64_t num_sequences = 0;
+  std::vector<int64_t> rows_of_rank;
+  bool has_completion_tokens = false;
+  bool has_values = false;
+  bool has_reference_logps = false;
+  std::vector<MicrobatchShape> mismatched;  // one, or none
+  // Where ranks of a cp axis share the stream: the part of which of how many. Before it is taken
+  // (worker/trainer/microbatch_part.h) size is 1, and label_rows are as in Batch.
+  int context_rank = 0;
+  int context_size = 1;
+  int64_t padding = 0;  // StreamPart::padding
+  std::vector<int64_t> label_rows;
 
-  // The batch on `device`, of kMeta: with tensors where a job has them, before to_device().
-  Batch batch(at::Device device) const;
+  // The batch on `device`, of kMeta: with tensors where a job has them, before to_device(). `share`
+  // says how the stream's other parts are reached.
+  Batch batch(at::Device device, const StreamPart& share) const;
 
   bool operator==(const MicrobatchShape&) const = default;
 };
 
 // Microbatches that no other outweighs.
 struct HeavyStep {
-  MicrobatchShape first;  // of those that begin a step: there are no gradients yet
-  MicrobatchShape later;  // of the others; of no tokens where steps have one microbatch
+  MicrobatchShape first;    // of those that begin a step: there are no gradients yet
+  MicrobatchShape between;  // of no tokens where steps have fewer than three
+  MicrobatchShape last;     // after which gradients are whole; of no tokens where steps have one
 
+  // Of a whole step of so many microbatches.
+  int64_t num_tokens(int64_t num_microbatches) const {
+    return first.num_tokens + last.num_tokens +
+           std::max<int64_t>(0, num_microbatches - 2) * between.num_tokens;
+  }
   bool operator==(const HeavyStep&) const = default;
 };
 
 // The heaviest of a job's microbatches, over all ranks and the whole run.
 struct HeaviestMicrobatches {
-  int rank = 0;  // that has the most tokens
-  // First those with the most tokens; then, where they are others, those with the most labels, and
-  // those with the longest document.
+  int rank = 0;  // of the data-parallel ranks, that with the most tokens
+  // First those with the most tokens; then, where they are others, those with the most labels,
+  // those with the longest document, and those with the most mismatched tokens.
   std::vector<HeavyStep> steps;
   int64_t microbatches_per_step = 1;
   int64_t total_steps = 0;
+  bool assumes_full_rows = false;  // the documents could not be read
 };
 
 class RowSizes;
@@ -56,7 +78,7 @@ class RehearsalData {
   ~RehearsalData();
 
   // Where the documents cannot be read (there are none, or no tokenizer), rows are taken to be
-  // full: one document of max_length tokens each, all of them labelled.
+  // full: of documents of max_length tokens each, all of them labelled.
   const HeaviestMicrobatches& training(const v1::JobSpec& spec, const ModelConfig& config);
   // Of the job's held-out documents: the heaviest are `first`. Requires data.eval.
   const HeaviestMicrobatches& held_out(const v1::JobSpec& spec, const ModelConfig& config);

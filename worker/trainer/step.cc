@@ -27,28 +27,32 @@ std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableMo
   return std::make_unique<AdamW>(trainable.trainable_units(), options, rank);
 }
 
-LabelSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) {
+Models models_of(const TrainableModel& policy, const FrozenModels& frozen) {
+  const auto model = [](const TrainableModel* of) { return of ? of->model.get() : nullptr; };
+  return {*policy.model, model(frozen.reference), model(frozen.teacher)};
+}
+
+MetricSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) {
   const OwnerScope scope(Owner::kActivations);
-  DecoderModel& model = *parts_.trainable.model;
-  const int64_t num_labels =
+  const Models models = models_of(parts_.trainable, parts_.frozen);
+  StepShare share;
+  share.num_labels =
       std::accumulate(microbatches.num_labels.begin(), microbatches.num_labels.end(), int64_t{0});
-  const double normalizer = static_cast<double>(std::max<int64_t>(1, num_labels));
-  LabelSumsList sums;
+  share.num_microbatches = microbatches.size();
+  MetricSumsList sums(parts_.objective);
   for (int64_t i = 0; i < microbatches.size(); ++i) {
     on_phase_(Phase::kData);
     const Batch batch = to_device(microbatches.batch(i), parts_.device);
     on_phase_(Phase::kForward);
-    const MicrobatchOfStep place{microbatches.step, i, microbatches.size(), parts_.ranks.rank()};
-    // Nothing holds the hidden states but what backward needs.
-    const HeadOutput head =
-        model.head(model.forward(batch, training_forward(parts_.spec, model.config(), place)),
-                   batch, parts_.objective.head_request(batch, normalizer));
-    const at::Tensor loss_sum = parts_.objective.loss_sum(head, batch);
+    const MicrobatchOfStep place{microbatches.step, i, microbatches.size(),
+                                 parts_.mesh.data.rank()};
+    share.forward = training_forward(parts_.spec, models.policy.config(), place);
+    const ObjectiveOutput output = parts_.objective.run(models, batch, share);
     on_phase_(Phase::kBackward);
     begin_backward(microbatches, /*last=*/i + 1 == microbatches.size());
-    torch::autograd::backward({loss_sum / normalizer}, {});
+    torch::autograd::backward({output.loss}, {});
     parts_.trainable.finish_backward();
-    sums.add(loss_sum, head, model.aux_loss());
+    sums.add(output);
   }
   return sums;
 }
@@ -59,7 +63,7 @@ void TrainStep::begin_backward(const StepMicrobatches& microbatches, bool last) 
   if (!last || !parts_.spec.memory().optimizer_in_backward()) return;
   microbatches.before_update();
   parts_.optimizer.begin_step();
-  norm_.emplace(parts_.ranks);
+  norm_.emplace(parts_.mesh);
   const double rate = microbatches.learning_rate;
   parts_.trainable.reductions->set_on_gradient([this, rate](ShardedUnit& unit) {
     norm_->add({&unit});
@@ -68,13 +72,13 @@ void TrainStep::begin_backward(const StepMicrobatches& microbatches, bool last) 
   });
 }
 
-TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums, const Signals& signals) const {
+TrainStep::Reduced TrainStep::reduce(const MetricSumsList& sums, const Signals& signals) const {
   const OwnerScope scope(Owner::kCommunication);
   const at::Tensor mine =
       at::tensor({signals.stop, signals.save_checkpoint, signals.saved, signals.save_failed},
                  at::TensorOptions(host_device(parts_.device)).dtype(at::kDouble));
   at::Tensor values = at::cat({sums.flat(), mine.to(parts_.device)});
-  parts_.ranks.all_reduce_sum(values);
+  parts_.mesh.world.all_reduce_sum(values);
   const std::vector<double> all = host_values(values);
   const double* told = all.data() + all.size() - 4;
   return {sums.read(all.data()), {told[0], told[1], told[2], told[3]}};
@@ -83,29 +87,29 @@ TrainStep::Reduced TrainStep::reduce(const LabelSumsList& sums, const Signals& s
 double TrainStep::norm() const {
   const OwnerScope scope(Owner::kGradients);
   if (norm_) return norm_->total();
-  return gradient_norm(parts_.trainable.trainable_units(), parts_.ranks);
+  return gradient_norm(parts_.trainable.trainable_units(), parts_.mesh);
 }
 
-void TrainStep::update(double learning_rate, double norm) const {
+void TrainStep::update(const StepMicrobatches& microbatches, double norm) const {
   if (parts_.spec.memory().optimizer_in_backward()) return;
-  parts_.optimizer.step(learning_rate, clip_scale(norm, parts_.spec.training().max_grad_norm()));
+  microbatches.before_update();
+  parts_.optimizer.step(microbatches.learning_rate,
+                        clip_scale(norm, parts_.spec.training().max_grad_norm()));
   for (ShardedUnit* unit : parts_.trainable.trainable_units()) unit->clear_gradient();
 }
 
-std::vector<LabelSums> evaluate_microbatches(const EvaluationParts& parts, int64_t count,
-                                             const std::function<Batch(int64_t)>& batch_of) {
+std::vector<MicrobatchSums> evaluate_microbatches(const EvaluationParts& parts, int64_t count,
+                                                  const std::function<Batch(int64_t)>& batch_of) {
   const c10::AutoGradMode no_grad(false);
   const OwnerScope scope(Owner::kActivations);
   const PhaseScope phase(Phase::kEval);
-  DecoderModel& model = *parts.trainable.model;
-  const ForwardOptions options{.aux_loss_weight = model.config().experts.router_aux_loss_coef};
-  LabelSumsList sums;
+  const Models models = models_of(parts.trainable, parts.frozen);
+  StepShare share;
+  share.forward.aux_loss_weight = models.policy.config().experts.router_aux_loss_coef;
+  MetricSumsList sums(parts.objective);
   for (int64_t i = 0; i < count; ++i) {
     const Batch batch = to_device(batch_of(i), parts.device);
-    const at::Tensor hidden_TD = model.forward(batch, options);
-    const HeadOutput head =
-        model.head(hidden_TD, batch, parts.objective.head_request(batch, /*normalizer=*/1));
-    sums.add(parts.objective.loss_sum(head, batch), head, model.aux_loss());
+    sums.add(parts.objective.run(models, batch, share));
   }
   parts.trainable.finish_backward();
   at::Tensor values = sums.flat();

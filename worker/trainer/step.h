@@ -19,18 +19,25 @@
 
 namespace tessera {
 
-// The optimizer of a job. `trainable` must outlive it.
+// The optimizer of a job. `trainable` must outlive it. `rank` is that in the mesh's shard group.
 std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableModel& trainable,
                                       int rank);
 
+// The models beside the one that is trained; null where the job has none.
+struct FrozenModels {
+  TrainableModel* reference = nullptr;
+  TrainableModel* teacher = nullptr;
+};
+// What an objective is given of them.
+Models models_of(const TrainableModel& policy, const FrozenModels& frozen);
+
 // The microbatches of a step.
 struct StepMicrobatches {
-  int64_t step = 0;                           // from 0
-  std::vector<int64_t> num_labels;            // of each, over all ranks
-  std::function<Batch(int64_t index)> batch;  // this rank's part of one
-  // With memory.optimizer_in_backward: of the update, and what is called before weights change.
-  double learning_rate = 0;
-  std::function<void()> before_update = [] {};
+  int64_t step = 0;                             // from 0
+  std::vector<int64_t> num_labels;              // of each, over all ranks
+  std::function<Batch(int64_t index)> batch;    // this rank's part of one
+  double learning_rate = 0;                     // of the update
+  std::function<void()> before_update = [] {};  // called once, before weights change
 
   int64_t size() const { return std::ssize(num_labels); }
 };
@@ -43,8 +50,9 @@ class TrainStep {
     const Objective& objective;
     TrainableModel& trainable;
     AdamW& optimizer;
-    Collectives& ranks;
+    Mesh mesh;
     at::Device device;
+    FrozenModels frozen = {};
   };
   // `on_phase` is told what begins.
   TrainStep(const Parts& parts, std::function<void(Phase)> on_phase)
@@ -53,7 +61,7 @@ class TrainStep {
   // Forward and backward of each; gradients add up in the units' shards. With
   // memory.optimizer_in_backward the last backward updates the weights: each unit's as soon as its
   // gradient is reduced, which is freed then. Collective, as all below.
-  LabelSumsList forward_backward(const StepMicrobatches& microbatches);
+  MetricSumsList forward_backward(const StepMicrobatches& microbatches);
 
   // What ranks tell each other at a step: 1 where it is so; as sums over ranks, counts.
   struct Signals {
@@ -64,16 +72,16 @@ class TrainStep {
   };
   // Sums over ranks.
   struct Reduced {
-    std::vector<LabelSums> sums;  // a microbatch each
+    std::vector<MicrobatchSums> sums;
     Signals signals;
   };
   // One small all-reduce.
-  Reduced reduce(const LabelSumsList& sums, const Signals& signals) const;
+  Reduced reduce(const MetricSumsList& sums, const Signals& signals) const;
 
   // Of the gradients, over all ranks.
   double norm() const;
-  // Clips, updates the weights, and frees the gradients; where backward has not done so.
-  void update(double learning_rate, double norm) const;
+  // Clips, updates the weights, and frees the gradients; where forward_backward() has not done so.
+  void update(const StepMicrobatches& microbatches, double norm) const;
 
  private:
   void begin_backward(const StepMicrobatches& microbatches, bool last);
@@ -88,10 +96,11 @@ struct EvaluationParts {
   TrainableModel& trainable;
   Collectives& ranks;
   at::Device device;
+  FrozenModels frozen = {};
 };
 // Forward passes of `count` held-out microbatches, of which `batch_of` gives this rank's parts.
 // Returns their sums over ranks. Collective.
-std::vector<LabelSums> evaluate_microbatches(const EvaluationParts& parts, int64_t count,
-                                             const std::function<Batch(int64_t)>& batch_of);
+std::vector<MicrobatchSums> evaluate_microbatches(const EvaluationParts& parts, int64_t count,
+                                                  const std::function<Batch(int64_t)>& batch_of);
 
 }  // namespace tessera

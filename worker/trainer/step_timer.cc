@@ -44,6 +44,13 @@ class TimedCollectives : public Collectives {
   std::unique_ptr<Work> reduce_scatter_add(at::Tensor output, at::Tensor input) override {
     return std::make_unique<TimedWork>(inner_.reduce_scatter_add(output, input), timer_);
   }
+  std::unique_ptr<Work> all_to_all(at::Tensor output, at::Tensor input) override {
+    return std::make_unique<TimedWork>(inner_.all_to_all(output, input), timer_);
+  }
+  std::unique_ptr<Work> shift(at::Tensor output, at::Tensor input, int distance,
+                              int64_t most) override {
+    return std::make_unique<TimedWork>(inner_.shift(output, input, distance, most), timer_);
+  }
   void all_reduce_sum(at::Tensor values) override {
     const WaitScope scope(timer_);
     inner_.all_reduce_sum(values);

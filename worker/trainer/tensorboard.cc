@@ -64,7 +64,7 @@ std::string metric_name(const FieldDescriptor& field, const std::string& prefix)
   return prefix + (prefix == "eval/" && field.name() == "seconds" ? "runtime" : field.name());
 }
 
-// Numbers that are given, at any depth. A step is where they stand, not one of them.
+// Single numbers that are given, at any depth. A step is where they stand, not one of them.
 void add_values(const Message& message, const std::string& prefix, v1::TensorBoardSummary& out) {
   const auto& reflection = *message.GetReflection();
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
@@ -94,6 +94,15 @@ void add_values(const Message& message, const std::string& prefix, v1::TensorBoa
   }
 }
 
+void add_metrics(const google::protobuf::Map<std::string, double>& metrics,
+                 const std::string& prefix, v1::TensorBoardSummary& out) {
+  for (const auto& [name, value] : metrics) {
+    v1::TensorBoardSummary::Value& added = *out.add_value();
+    added.set_tag(prefix + name);
+    added.set_simple_value(static_cast<float>(value));
+  }
+}
+
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory, int resumed_step) {
@@ -116,6 +125,7 @@ void TensorBoardWriter::step(const v1::StepMetrics& metrics) {
   v1::TensorBoardEvent event;
   event.set_step(metrics.step());
   add_values(metrics, "train/", *event.mutable_summary());
+  add_metrics(metrics.metrics(), "train/", *event.mutable_summary());
   write(std::move(event));
 }
 
@@ -123,6 +133,7 @@ void TensorBoardWriter::evaluated(const v1::EvalMetrics& metrics) {
   v1::TensorBoardEvent event;
   event.set_step(metrics.step());
   add_values(metrics, "eval/", *event.mutable_summary());
+  add_metrics(metrics.metrics(), "eval/", *event.mutable_summary());
   write(std::move(event));
 }
 

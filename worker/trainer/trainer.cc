@@ -11,43 +11,95 @@
 
 namespace tessera {
 
-Trainer::Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device device,
+Trainer::Trainer(const v1::TrainerInput& input, const Mesh& mesh, at::Device device,
                  EventWriter& events, MemoryLedger& ledger, CommandReader& commands)
     : input_(input),
       spec_(input.spec()),
       trace_(std::filesystem::path(spec_.training().output_dir()) / "traces",
              {spec_.training().profile_steps().begin(), spec_.training().profile_steps().end()},
-             ranks.rank(), device, ledger),
-      ranks_(make_timed_collectives(ranks, timer_)),
+             mesh.world.rank(), device, ledger),
+      mesh_(mesh.wrapped([this](Collectives& group) -> std::shared_ptr<Collectives> {
+        return make_timed_collectives(group, timer_);
+      })),
       device_(device),
       commands_(commands),
       lease_(input),
-      reporter_(events, ledger, device, ranks.rank()),
-      checkpointing_(input, *ranks_, reporter_),
+      reporter_(events, ledger, device, mesh.world.rank()),
+      checkpointing_(input, mesh_, reporter_),
       config_(read_model_config(spec_.model().path())),
-      objective_(make_objective(spec_)),
+      share_(spec_, config_, mesh_),
+      objective_(make_objective(spec_, mesh_.data)),
+      reference_options_(reference_options(spec_.method())),
       best_metric_(spec_.training()) {
   reporter_.started(checkpointing_.resumed_step());
-  if (ranks_->rank() == 0 && spec_.training().report_to() == "tensorboard") {
+  if (mesh_.world.rank() == 0 && spec_.training().report_to() == "tensorboard") {
     reporter_.report_to(std::make_unique<TensorBoardWriter>(logging_directory(input_),
                                                             checkpointing_.resumed_step()));
   }
-  train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size, reporter_.data());
-  loader_ = std::make_unique<Loader>(
-      *train_data_,
-      loader_options(spec_, /*held_out=*/false, config_, ranks_->rank(), ranks_->size()));
-  if (!spec_.data().eval().empty()) {
-    evaluator_.emplace(spec_, config_, *objective_, *ranks_, device_, reporter_);
+  if (spec_.method().has_reward()) config_.score_pad_token_id = score_padding(spec_, config_);
+  read_data();
+  build_models();
+  loader_ = std::make_unique<Loader>(*train_data_, loader_options_of(/*held_out=*/false));
+  if (eval_data_ != nullptr) {
+    evaluator_.emplace(*eval_data_, loader_options_of(/*held_out=*/true), *objective_, mesh_,
+                       share_, device_);
   }
   epochs_.emplace(*loader_, spec_.training().gradient_accumulation_steps());
+  optimizer_ = make_optimizer(spec_, trainable_, mesh_.shard.rank());
+  step_.emplace(
+      TrainStep::Parts{spec_, *objective_, trainable_, *optimizer_, mesh_, device_, frozen()},
+      [this](Phase phase) { enter(phase); });
+}
+
+void Trainer::read_data() {
+  train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size, reporter_.data());
+  if (!spec_.data().eval().empty())
+    eval_data_ = read_documents(spec_, /*held_out=*/true, config_.vocab_size, reporter_.data());
   reporter_.progress("load", 0);
+  if (!reference_options_.is_precomputed) return;
+  scores_.emplace(spec_, config_, mesh_, share_, device_, reporter_);
+  scores_->find(*train_data_, /*held_out=*/false);
+  if (eval_data_ != nullptr) scores_->find(*eval_data_, /*held_out=*/true);
+}
+
+// A reference that only scores documents goes before the policy comes.
+void Trainer::build_models() {
+  const auto make_frozen = [this](const FrozenSource& source) {
+    auto model = build_frozen(spec_, source, config_, mesh_, device_);
+    load_frozen(spec_, source, *model, mesh_.shard.rank());
+    return model;
+  };
+  const auto passing = reference_to_precompute(spec_);
+  if (passing && !scores_->has_all()) scores_->compute(*make_frozen(*passing));
   const WeightFiles weights = WeightFiles::open(spec_.model().path());
-  trainable_ = build_model(spec_, config_, *ranks_, device_);
+  trainable_ = build_model(spec_, config_, mesh_, device_);
   reporter_.ignored(config_.unused_fields, check_weights(*trainable_.model, weights));
-  load_weights(spec_, trainable_, weights, ranks.rank());
-  optimizer_ = make_optimizer(spec_, trainable_, ranks.rank());
-  step_.emplace(TrainStep::Parts{spec_, *objective_, trainable_, *optimizer_, *ranks_, device_},
-                [this](Phase phase) { enter(phase); });
+  if (spec_.peft().adapter_path().empty()) tell_of_new_scores(weights);
+  load_weights(spec_, trainable_, weights, mesh_.shard.rank());
+  if (scores_ && !scores_->has_all()) scores_->compute(trainable_);
+  if (const auto source = teacher_of_job(spec_)) teacher_ = make_frozen(*source);
+  if (const auto source = reference_in_memory(spec_)) reference_ = make_frozen(*source);
+  if (reference_options_.sync_steps > 0) checkpointing_.also_keep(*reference_);
+}
+
+// Of a classifier that was none.
+void Trainer::tell_of_new_scores(const WeightFiles& weights) {
+  for (const Parameter* parameter : all_parameters(*trainable_.model)) {
+    if (parameter->fresh != Fresh::kNormal || !is_new(*parameter, weights)) continue;
+    reporter_.info("the weights have no " + parameter->name +
+                   ": it begins with values drawn from training.seed");
+  }
+}
+
+LoaderOptions Trainer::loader_options_of(bool held_out) const {
+  LoaderOptions options =
+      loader_options(spec_, held_out, config_, mesh_.data.rank(), mesh_.data.size());
+  if (scores_) {
+    const DatasetScores scores = scores_->of(held_out ? *eval_data_ : *train_data_);
+    options.reference = scores.rows;
+    options.mismatched_reference = scores.mismatched;
+  }
+  return options;
 }
 
 // Takes up the checkpoint to go on from, if there is one.
@@ -122,7 +174,7 @@ bool Trainer::take_evaluation(const v1::EvalMetrics& metrics, bool& is_best) {
 }
 
 v1::EvalMetrics Trainer::evaluate() {
-  v1::EvalMetrics metrics = evaluator_->evaluate(trainable_, state_.step(), reporter_);
+  v1::EvalMetrics metrics = evaluator_->evaluate(trainable_, frozen(), state_.step(), reporter_);
   metrics.set_step(state_.step());
   metrics.set_num_tokens(state_.num_tokens());
   metrics.set_epoch(epoch());
@@ -133,12 +185,13 @@ v1::EvalMetrics Trainer::evaluate() {
 // Reports the steps since the last report, if there are any.
 void Trainer::log() {
   if (state_.window().steps() == 0) return;
-  average(state_.window(), last_step_);
+  last_step_.set_loss(state_.window().loss() / state_.window().steps());
+  set_means(state_.window().metrics(), *last_step_.mutable_metrics());
   reporter_.step(last_step_);
   state_.clear_window();
 }
 
-Trainer::StepData Trainer::next_step_data() const {
+Trainer::StepData Trainer::next_step_data() {
   StepData data;
   const int64_t count = epochs_->microbatches_of_step(state_.row());
   for (int64_t i = 0; i < count; ++i) {
@@ -146,9 +199,11 @@ Trainer::StepData Trainer::next_step_data() const {
     data.num_tokens += loader_->num_tokens(state_.epoch(), row_of(i));
   }
   data.microbatches.step = state_.step();
+  data.microbatches.learning_rate = learning_rate();
   data.microbatches.batch = [this](int64_t i) {
-    return loader_->microbatch(state_.epoch(), row_of(i));
+    return share_.of(loader_->microbatch(state_.epoch(), row_of(i)));
   };
+  data.microbatches.before_update = [this] { checkpointing_.before_update(); };
   return data;
 }
 
@@ -157,23 +212,21 @@ Trainer::StepEnd Trainer::train_step() {
   trace_.begin_step(state_.step() + 1);
   timer_.begin_step();
   lease_.check();
-  const double rate = learning_rate();
-  StepData data = next_step_data();
-  data.microbatches.learning_rate = rate;
-  data.microbatches.before_update = [this] { checkpointing_.before_update(); };
-  const LabelSumsList sums = step_->forward_backward(data.microbatches);
+  const StepData data = next_step_data();
+  const MetricSumsList sums = step_->forward_backward(data.microbatches);
 
   enter(Phase::kOptimizer);
   const Reduced reduced = reduce(sums);
   const double grad_norm = step_->norm();
-  add_step(*state_.mutable_window(), data.microbatches.num_labels, reduced.sums,
-           trainable_.model->config().experts.router_aux_loss_coef);
+  const double aux_coef = trainable_.model->config().experts.router_aux_loss_coef;
+  add_step(*state_.mutable_window(), MethodMetrics(*objective_, aux_coef), reduced.sums);
   check_finite(state_.window().loss(), "loss");
   check_finite(grad_norm, "gradient norm");
-  checkpointing_.before_update();
-  step_->update(rate, grad_norm);
+  step_->update(data.microbatches, grad_norm);
   const bool epoch_ended = advance(data);
-  note_step(data, grad_norm, rate);
+  if (reference_options_.sync_steps > 0 && state_.step() % reference_options_.sync_steps == 0)
+    sync_reference(trainable_, *reference_, reference_options_.sync_share);
+  note_step(data, grad_norm);
   reporter_.memory(state_.step(), /*now=*/state_.step() == 1);
   return {reduced.commands, epoch_ended};
 }
@@ -183,13 +236,13 @@ void Trainer::enter(Phase phase) {
   if (phase != Phase::kData) reporter_.progress(phase_name(phase).data(), state_.step() + 1);
 }
 
-void Trainer::note_step(const StepData& data, double grad_norm, double rate) {
+void Trainer::note_step(const StepData& data, double grad_norm) {
   const v1::StepTime time = timer_.end_step();
   if (const auto trace = trace_.end_step()) reporter_.info("trace: " + trace->string());
   last_step_.set_step(state_.step());
   last_step_.set_total_steps(static_cast<int32_t>(total_steps_));
   last_step_.set_grad_norm(grad_norm);
-  last_step_.set_learning_rate(rate);
+  last_step_.set_learning_rate(data.microbatches.learning_rate);
   last_step_.set_num_tokens(state_.num_tokens());
   last_step_.set_tokens_per_second(data.num_tokens / std::max(1e-9, time.total_seconds()));
   last_step_.set_epoch(epoch());
@@ -204,7 +257,7 @@ double Trainer::learning_rate() const {
 
 // One small all-reduce a step: the metrics, whether any rank was told to stop or save, so that all
 // ranks do so after the same step, and how far the save that goes on is.
-Trainer::Reduced Trainer::reduce(const LabelSumsList& sums) {
+Trainer::Reduced Trainer::reduce(const MetricSumsList& sums) {
   const CommandReader::Pending mine = commands_.take();
   const CheckpointWriter::Progress written = checkpointing_.progress();
   const TrainStep::Reduced all =

@@ -22,11 +22,14 @@
 #include "worker/trainer/epochs.h"
 #include "worker/trainer/evaluation.h"
 #include "worker/trainer/events.h"
+#include "worker/trainer/frozen.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/plan.h"
+#include "worker/trainer/reference_pass.h"
 #include "worker/trainer/reporter.h"
 #include "worker/trainer/step.h"
 #include "worker/trainer/step_timer.h"
+#include "worker/trainer/stream_share.h"
 #include "worker/trainer/trace.h"
 
 namespace tessera {
@@ -35,7 +38,7 @@ class Trainer {
  public:
   // Reads data and weights. `input` is validated; all references outlive the trainer. Throws
   // UserError.
-  Trainer(const v1::TrainerInput& input, Collectives& ranks, at::Device device, EventWriter& events,
+  Trainer(const v1::TrainerInput& input, const Mesh& mesh, at::Device device, EventWriter& events,
           MemoryLedger& ledger, CommandReader& commands);
 
   // Trains to the end, from the job's last checkpoint where this is not its first attempt. Returns
@@ -55,18 +58,23 @@ class Trainer {
     bool epoch_ended = false;
   };
   struct Reduced {
-    std::vector<LabelSums> sums;  // a microbatch each
+    std::vector<MicrobatchSums> sums;
     CommandReader::Pending commands;
   };
 
+  void read_data();
+  void build_models();
+  void tell_of_new_scores(const WeightFiles& weights);
+  LoaderOptions loader_options_of(bool held_out) const;
+  FrozenModels frozen() const { return {reference_.get(), teacher_.get()}; }
   void resume();
   int64_t row_of(int64_t index) const;
-  StepData next_step_data() const;
+  StepData next_step_data();
   StepEnd train_step();
   void enter(Phase phase);
-  Reduced reduce(const LabelSumsList& sums);
+  Reduced reduce(const MetricSumsList& sums);
   double learning_rate() const;
-  void note_step(const StepData& data, double grad_norm, double rate);
+  void note_step(const StepData& data, double grad_norm);
   bool advance(const StepData& data);
   double epoch() const;
   bool follow_up(const Due& due);
@@ -79,25 +87,29 @@ class Trainer {
   const v1::JobSpec& spec_;
   StepTrace trace_;  // outlives the scopes in timer_
   StepTimer timer_;
-  std::unique_ptr<Collectives> ranks_;  // timed
+  Mesh mesh_;  // timed
   at::Device device_;
   CommandReader& commands_;
   Lease lease_;
   Reporter reporter_;
   Checkpointing checkpointing_;
   ModelConfig config_;
+  StreamShare share_;
   std::unique_ptr<Objective> objective_;
-  std::unique_ptr<Dataset> train_data_;
+  std::unique_ptr<Dataset> train_data_, eval_data_;  // the latter null where there is none
   std::unique_ptr<Loader> loader_;
   std::optional<Epochs> epochs_;
   std::optional<Evaluator> evaluator_;
   TrainableModel trainable_;
+  const ReferenceOptions reference_options_;
+  std::unique_ptr<TrainableModel> reference_, teacher_;  // null where they are not in memory
   std::unique_ptr<AdamW> optimizer_;
   std::optional<TrainStep> step_;
   int64_t total_steps_ = 0;
   std::optional<Schedule> schedule_;
   std::optional<Cadence> cadence_;
   BestMetric best_metric_;
+  std::optional<ReferencePass> scores_;  // where the reference's are computed beforehand
   // What a checkpoint holds: steps taken, the data cursor, sums that span steps.
   v1::CheckpointState state_;
   v1::StepMetrics last_step_;  // all but the means over the window

@@ -1,6 +1,7 @@
 #include <fstream>
 
 #include "tests/worker/agent/agent_fixture.h"
+#include "worker/agent/prober.h"
 
 namespace tessera::agent {
 namespace {
@@ -92,6 +93,33 @@ TEST_F(AgentProbeTest, ReportsATrainerThatIsMissing) {
   trainer_ = "/nowhere/tessera-trainer";
   start_agent();
   EXPECT_THAT(check("good").failure().message(), HasSubstr("No such file"));
+}
+
+TEST_F(AgentProbeTest, WhatTakesTooLongIsNoFailureOfTheJob) {
+  start_agent();
+  v1::Probe question;
+  question.mutable_check()->set_name("endless");
+  question.set_timeout_ms(50);
+  EXPECT_EQ(probe(question).unanswered(), "the agent could not check the job within 0.05 s");
+}
+
+TEST_F(AgentProbeTest, QuestionsThatWaitTooLongAreLeftUnanswered) {
+  start_agent();
+  ASSERT_TRUE(coordinator_->await_message([](const auto& m) { return m.has_hello(); }));
+  const auto ask = [&](const std::string& name, int timeout_ms) {
+    v1::SessionResponse message;
+    message.mutable_probe()->set_probe_id(++last_id_);
+    message.mutable_probe()->mutable_check()->set_name(name);
+    message.mutable_probe()->set_timeout_ms(timeout_ms);
+    coordinator_->send(message);
+    return last_id_;
+  };
+  for (size_t i = 0; i < Prober::kMaxRunning; ++i) ask("endless", 600'000);
+  const int64_t waits = ask("good", 50);
+  EXPECT_THAT(await_answer(waits).unanswered(), HasSubstr("within 0.05 s"));
+  for (size_t i = 0; i < Prober::kMaxWaiting; ++i) ask("good", 600'000);
+  EXPECT_THAT(await_answer(ask("good", 600'000)).unanswered(),
+              HasSubstr("the agent has too many questions"));
 }
 
 TEST_F(AgentProbeTest, AnswersEveryOneOfMany) {

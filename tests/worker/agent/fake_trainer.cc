@@ -106,6 +106,8 @@ int Trainer::check() {
     std::cout << R"({"rehearsal": {"peakBytes": "1000"}})";
   } else if (name == "bad") {
     std::cout << R"({"violations": [{"kind": "USER", "field": "model.path", "message": "no"}]})";
+  } else if (name == "endless") {
+    while (true) ::pause();
   } else {
     std::cerr << "something broke\n";
     return 4;

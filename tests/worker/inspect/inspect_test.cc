@@ -118,6 +118,50 @@ TEST(Inspect, ShowsTheRowsThatAreAskedFor) {
   EXPECT_EQ(replies.data.max_documents(), 1);
 }
 
+constexpr const char* kTriple =
+    R"({"prompt": "ab", "chosen": "cd", "rejected": "e", "margin": 0.5, "label": true})"
+    "\n";
+
+TEST(Inspect, ShowsBothDocumentsOfAPair) {
+  const TemporaryFolder folder;
+  auto request = request_for(folder.write("pairs.jsonl", std::string(kTriple) + kTriple));
+  request.mutable_spec()->mutable_method()->mutable_dpo();
+  Replies replies = inspect_all(request);
+  EXPECT_EQ(replies.data.num_rows(), 2);
+  EXPECT_EQ(replies.data.num_documents(), 4);
+  EXPECT_EQ(replies.data.num_labels(), 10);
+  ASSERT_THAT(replies.rows, SizeIs(2));
+  const auto& row = replies.rows[0];
+  ASSERT_EQ(row.documents_size(), 2);
+  EXPECT_EQ(row.documents(0).role(), "chosen");
+  EXPECT_EQ(text_of(row.documents(0)), "abcd<|im_end|>");
+  EXPECT_THAT(row.documents(0).labels(), ElementsAre(false, false, true, true, true));
+  EXPECT_EQ(row.documents(1).role(), "rejected");
+  EXPECT_EQ(text_of(row.documents(1)), "abe<|im_end|>");
+  EXPECT_THAT(row.documents(1).labels(), ElementsAre(false, false, true, true));
+  EXPECT_FALSE(row.documents(0).has_margin());
+  EXPECT_FALSE(row.has_mismatched());
+
+  request.mutable_spec()->mutable_method()->mutable_reward();
+  replies = inspect_all(request);
+  EXPECT_EQ(replies.data.num_labels(), 4);
+  EXPECT_EQ(replies.rows[0].documents(1).margin(), 0.5);
+  EXPECT_THAT(replies.rows[0].documents(1).labels(), ElementsAre(false, false, false, true));
+}
+
+TEST(Inspect, ShowsWhichCompletionsAreDesirableAndTheirExchange) {
+  const TemporaryFolder folder;
+  auto request = request_for(folder.write("pairs.jsonl", kTriple));
+  request.mutable_spec()->mutable_method()->mutable_kto()->set_loss_type("kto");
+  request.mutable_spec()->mutable_training()->set_per_device_train_batch_size(2);
+  const Replies replies = inspect_all(request);
+  ASSERT_THAT(replies.rows, SizeIs(2));
+  EXPECT_EQ(replies.rows[0].documents(0).role(), "desirable");
+  EXPECT_EQ(replies.rows[1].documents(0).role(), "undesirable");
+  EXPECT_EQ(text_of(replies.rows[0].mismatched()), "abe<|im_end|>");
+  EXPECT_EQ(text_of(replies.rows[1].mismatched()), "abcd<|im_end|>");
+}
+
 TEST(Inspect, RefusesWhatTrainingRefuses) {
   const TemporaryFolder folder;
   const auto request = request_for(folder.write("bad.jsonl", "{\"text\": 1}\n"));

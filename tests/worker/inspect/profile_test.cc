@@ -32,6 +32,23 @@ v1::LengthChoice choice_of(const std::vector<DocumentLength>& documents, int32_t
       .front();
 }
 
+int64_t num_lost(const std::vector<DocumentLength>& documents, LeftOut left_out) {
+  const v1::LengthChoice choice =
+      make_length_table(documents,
+                        {.max_lengths = {8}, .truncation = {.left_out = left_out}, .packs = false})
+          .front();
+  EXPECT_TRUE(choice.packed().empty());
+  return choice.num_lost_documents();
+}
+
+TEST(LengthTable, CountsWhatEachMethodLeavesOut) {
+  const std::vector<DocumentLength> documents = {{3, 1}, {9, 8}, {9, 7}, {10, 2}, {10, 3}};
+  EXPECT_EQ(num_lost(documents, LeftOut::kLongPrompt), 1);
+  EXPECT_EQ(num_lost(documents, LeftOut::kLonger), 4);
+  EXPECT_EQ(num_lost(documents, LeftOut::kPromptCutOff), 1);
+  EXPECT_EQ(num_lost(documents, LeftOut::kNone), 0);
+}
+
 TEST(LengthTable, CountsWhatTruncationCosts) {
   const std::vector<DocumentLength> documents = {{3, 0}, {10, 9}, {10, 2}, {25, 25}, {0, 0}};
   const v1::LengthChoice choice = choice_of(documents, 8, 1);
@@ -71,6 +88,12 @@ TEST(LengthTable, PacksAsTrainingDoes) {
   EXPECT_EQ(choice.packed(0).num_split_documents(), 0);
   EXPECT_EQ(choice.packed(1).num_split_documents(), choice.num_truncated_documents());
   EXPECT_EQ(choice.packed(1).num_tokens(), std::accumulate(wide.begin(), wide.end(), int64_t{0}));
+}
+
+TEST(LengthTable, ThrowsWhatATaskThrows) {
+  const std::vector<DocumentLength> documents(4, {.num_tokens = 3, .first_label = 0});
+  const LengthTableOptions none = {.max_lengths = std::vector<int32_t>(8, 0), .num_threads = 4};
+  EXPECT_THROW(make_length_table(documents, none), std::invalid_argument);
 }
 
 TEST(Profile, CountsEveryDocumentInItsBin) {
@@ -176,6 +199,22 @@ TEST(Profile, ReadsDocumentsAsTrainingDoes) {
   EXPECT_EQ(found.choices(0).num_lost_documents(), 1);
   request.set_max_documents(1);
   EXPECT_EQ(profile_of(request).num_documents(), 1);
+}
+
+TEST(Profile, TakesBothDocumentsOfPairsAndDoesNotPackThem) {
+  const TemporaryFolder folder;
+  auto request =
+      request_for(folder.write("pairs.jsonl", R"({"chosen_ids": [1, 2, 3], "rejected_ids": [1]})"));
+  request.mutable_spec()->mutable_method()->mutable_reward();
+  request.mutable_spec()->mutable_training()->set_per_device_train_batch_size(4);
+  request.mutable_profile()->add_max_lengths(2);
+  const v1::DataProfile found = profile_of(request);
+  EXPECT_EQ(found.num_documents(), 2);
+  EXPECT_EQ(found.num_tokens(), 4);
+  EXPECT_EQ(found.batch_rows(), 8);
+  EXPECT_EQ(found.choices(0).num_lost_documents(), 1);
+  EXPECT_TRUE(found.choices(0).packed().empty());
+  EXPECT_EQ(found.advice().packing_strategy(), "none");
 }
 
 TEST(Profile, TokensNeedNoTokenizer) {

@@ -47,6 +47,14 @@ TEST(CostModel, CoresThatCopyDoNotCompute) {
   EXPECT_DOUBLE_EQ(step_seconds(step, rates("cpu"), "float32"), 21 + 3 + 2);
 }
 
+TEST(CostModel, HidesNothingBehindWhatTheCpuComputes) {
+  v1::StepCost step = cost();
+  step.set_cpu_bytes(5);
+  EXPECT_DOUBLE_EQ(step_seconds(step, rates("cuda"), "float32"), 21 + 5);
+  step.set_host_bytes(20);
+  EXPECT_DOUBLE_EQ(step_seconds(step, rates("cuda"), "float32"), 21 + 5 + 20 - 0.7 * 21);
+}
+
 TEST(CostModel, KnowsNothingWithoutRates) {
   EXPECT_EQ(step_seconds(cost(), DeviceRates(), "float32"), 0);
 }
@@ -58,7 +66,18 @@ TEST(DeviceRates, AreFoundByNameAndByTheDriversName) {
   EXPECT_EQ(find_device("NVIDIA H100 PCIe")->name, "h100-pcie");
   EXPECT_EQ(find_device("NVIDIA A100-SXM4-40GB")->name, "a100-40gb");
   EXPECT_EQ(find_device("NVIDIA GeForce RTX 4090")->name, "rtx-4090");
+  EXPECT_EQ(find_device("NVIDIA A100 80GB PCIe")->name, "a100");
+  EXPECT_EQ(find_device("NVIDIA L4")->name, "l4");
+  EXPECT_EQ(find_device("NVIDIA L40")->name, "l40");
+  EXPECT_EQ(find_device("NVIDIA L40S")->name, "l40s");
   EXPECT_FALSE(find_device("abacus"));
+}
+
+TEST(DeviceRates, ModelsThatOnlyLookAlikeAreNotKnown) {
+  for (const char* name : {"NVIDIA RTX A1000", "NVIDIA A10G", "NVIDIA GH200 480GB", "NVIDIA L400",
+                           "Tesla V100-SXM2-16GB", ""}) {
+    EXPECT_FALSE(find_device(name)) << name;
+  }
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "proto/spec/fields.h"
 #include "proto/spec/rules.h"
@@ -63,6 +65,13 @@ PlannerTools tools(Clock& clock, double step = 0.01) {
               },
           .seconds = [&clock] { return clock.now; },
           .rates = rates};
+}
+
+v1::FieldChange field_change(const std::string& field, const std::string& value) {
+  v1::FieldChange change;
+  change.set_field(field);
+  change.set_value(value);
+  return change;
 }
 
 std::vector<std::string> titles(const v1::Plan& plan) {
@@ -138,6 +147,8 @@ TEST(Planner, NextPlanNeedsLessThanTheOneThatFailed) {
   const v1::Plan plan = make_plan(request, 1000 * kMiB, tools(clock));
   ASSERT_TRUE(plan.has_choice());
   EXPECT_EQ(plan.choice().rehearsal().peak_bytes(), 120 * kMiB);
+  EXPECT_EQ(plan.failed_peak_bytes(), 140 * kMiB);
+  EXPECT_EQ(plan.limit_bytes(), 133 * kMiB);
 }
 
 TEST(Planner, CountsWithWhatEarlierJobsMeasured) {
@@ -148,6 +159,8 @@ TEST(Planner, CountsWithWhatEarlierJobsMeasured) {
   request.set_peak_ratio(1.25);
   const v1::Plan plan = make_plan(request, 200 * kMiB, tools(clock));
   EXPECT_FALSE(plan.fits()) << "180 MiB may become 225";
+  EXPECT_EQ(plan.peak_ratio(), 1.25);
+  EXPECT_EQ(plan.limit_bytes(), 160 * kMiB);
   EXPECT_EQ(plan.choice().rehearsal().peak_bytes(), 140 * kMiB);
 }
 
@@ -161,6 +174,22 @@ TEST(Planner, EndsInTime) {
   EXPECT_LE(plan.seconds(), 4);
 }
 
+TEST(Planner, DataThatAreReadSlowlyTakeNoTimeFromTheSearch) {
+  Clock clock;
+  PlannerTools slow = tools(clock);
+  slow.rehearse = [&clock, rehearse = slow.rehearse, first = true](const auto& spec) mutable {
+    if (std::exchange(first, false)) clock.now += 20;
+    return rehearse(spec);
+  };
+  v1::PlanRequest request;
+  *request.mutable_spec() = make_spec();
+  request.set_max_seconds(3);
+  const v1::Plan plan = make_plan(request, 150 * kMiB, slow);
+  EXPECT_GT(plan.alternatives_size(), 4);
+  EXPECT_EQ(plan.choice().rehearsal().peak_bytes(), 140 * kMiB);
+  EXPECT_GT(plan.seconds(), 20);
+}
+
 TEST(Planner, WithoutMemoryOrRatesShowsOnlyBytes) {
   Clock clock;
   PlannerTools unknown = tools(clock);
@@ -170,6 +199,7 @@ TEST(Planner, WithoutMemoryOrRatesShowsOnlyBytes) {
   const v1::Plan plan = make_plan(request, 0, unknown);
   EXPECT_TRUE(plan.fits());
   EXPECT_EQ(plan.device_memory_bytes(), 0);
+  EXPECT_EQ(plan.limit_bytes(), 0);
   EXPECT_EQ(plan.as_written().cost().seconds(), 0);
   EXPECT_EQ(plan.alternatives(0).time_ratio(), 0);
   EXPECT_EQ(plan.choice().title(), "the job as written");
@@ -191,6 +221,19 @@ TEST(Techniques, SplitNoStepThatDrawsRandomNumbers) {
   for (const Knob& knob : knobs_of(spec)) EXPECT_NE(knob.name, "microbatches");
 }
 
+TEST(Techniques, SplitNoStepWhereTheLastRowsAreDropped) {
+  v1::JobSpec spec = make_spec();
+  spec.mutable_training()->set_dataloader_drop_last(true);
+  spec::fill_defaults(spec);
+  for (const Knob& knob : knobs_of(spec)) EXPECT_NE(knob.name, "microbatches");
+}
+
+TEST(Techniques, AMistypedFieldIsNoSetting) {
+  const Setting typo = {.title = "typo", .changes = {field_change("memory.shading", "zero1")}};
+  EXPECT_THAT([&] { with_setting(make_spec(), typo); },
+              ThrowsMessage<std::logic_error>(HasSubstr("memory.shading")));
+}
+
 TEST(Techniques, ChangeSomethingAndAreAllowed) {
   v1::JobSpec spec = make_spec();
   spec.mutable_parallelism()->set_num_processes(2);
@@ -207,6 +250,45 @@ TEST(Techniques, ChangeSomethingAndAreAllowed) {
         EXPECT_EQ(spec::get_field(changed, change.field()), change.value()) << change.field();
       }
     }
+  }
+}
+
+int64_t rows_of_step(const v1::JobSpec& spec) {
+  const v1::Parallelism& mesh = spec.parallelism();
+  return int64_t{mesh.dp_replicate_size()} * mesh.dp_shard_size() *
+         spec.training().per_device_train_batch_size() *
+         spec.training().gradient_accumulation_steps();
+}
+
+TEST(Techniques, OtherMeshesHaveTheSameRanksAndRows) {
+  v1::JobSpec spec = make_spec();
+  spec.mutable_parallelism()->set_num_processes(8);
+  spec.mutable_parallelism()->set_dp_replicate_size(2);
+  spec.mutable_parallelism()->set_cp_size(2);
+  spec.mutable_training()->set_per_device_train_batch_size(3);
+  spec.mutable_training()->set_gradient_accumulation_steps(2);
+  spec::fill_defaults(spec);
+  std::vector<std::string> found;
+  for (const Knob& knob : knobs_of(spec)) {
+    for (const Setting& setting : knob.settings) {
+      const v1::JobSpec other = with_setting(spec, setting);
+      EXPECT_EQ(rows_of_step(other), rows_of_step(spec)) << setting.title;
+      EXPECT_TRUE(is_allowed(other)) << setting.title;
+      if (knob.name == "mesh") found.push_back(setting.title);
+    }
+  }
+  EXPECT_THAT(found, ::testing::UnorderedElementsAre("mesh: dp_replicate 2 x dp_shard 1 x cp 4",
+                                                     "mesh: dp_replicate 4 x dp_shard 1 x cp 2",
+                                                     "mesh: dp_replicate 2 x dp_shard 4 x cp 1",
+                                                     "mesh: dp_replicate 1 x dp_shard 4 x cp 2"));
+}
+
+TEST(Techniques, OneRankHasNoOtherMesh) {
+  v1::JobSpec spec = make_spec();
+  spec::fill_defaults(spec);
+  for (const Knob& knob : knobs_of(spec)) {
+    EXPECT_NE(knob.name, "mesh");
+    EXPECT_NE(knob.name, "context");
   }
 }
 

@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "worker/errors.h"
+
 namespace tessera {
 namespace {
 
@@ -16,7 +18,8 @@ v1::EvalMetrics metrics(int step, double value) {
   v1::EvalMetrics metrics;
   metrics.set_step(step);
   metrics.set_loss(value);
-  metrics.set_mean_token_accuracy(value);
+  (*metrics.mutable_metrics())["mean_token_accuracy"] = value;
+  (*metrics.mutable_metrics())["aux_loss"] = value;
   return metrics;
 }
 
@@ -64,6 +67,27 @@ TEST(BestMetric, TakesTheHighestOfOtherMetricsUnlessToldOtherwise) {
   EXPECT_THAT(best_steps(training, {0.1, 0.3, 0.2, 0.4}), ElementsAre(1, 2, 4));
   training.set_greater_is_better(false);
   EXPECT_THAT(best_steps(training, {0.3, 0.1, 0.2}), ElementsAre(1, 2));
+}
+
+// As the name ends in loss.
+TEST(BestMetric, TakesTheLowestOfOtherLosses) {
+  v1::Training training;
+  training.set_metric_for_best_model("aux_loss");
+  EXPECT_THAT(best_steps(training, {3, 3, 2, 2.5, 1}), ElementsAre(1, 3, 5));
+}
+
+TEST(BestMetric, RefusesAnEvaluationWithoutTheMetric) {
+  v1::Training training;
+  training.set_metric_for_best_model("eval_rewards/chosen");
+  try {
+    BestMetric(training).value(metrics(7, 1));
+    FAIL() << "nothing was thrown";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.field(), "training.metric_for_best_model");
+    EXPECT_STREQ(error.what(),
+                 "training.metric_for_best_model is \"eval_rewards/chosen\", and the evaluation "
+                 "at step 7 has nothing to measure it of");
+  }
 }
 
 TEST(BestMetric, NeverTakesWhatIsNoNumber) {

@@ -38,8 +38,7 @@ class ModelFiles {
     std::vector<std::pair<std::string, TensorInfo>> infos;
     std::vector<at::Tensor> values;
     for (const Parameter* p : all_parameters(model)) {
-      int64_t numel = 1;
-      for (const int64_t extent : p->shape) numel *= extent;
+      const int64_t numel = p->numel();
       infos.emplace_back(p->name, TensorInfo{at::kFloat, p->shape, numel});
       const at::Tensor index = at::arange(numel, at::kDouble) + std::ssize(infos) * 1000;
       values.push_back(((index * 0.7).sin() * 0.3 + (p->shape.size() == 1 ? 1 : 0)).to(at::kFloat));
@@ -233,7 +232,7 @@ TEST(Peft, BytesOfPartsAreThoseOfTheWhole) {
     const ElementReader elements = [&](int64_t begin, const at::Tensor& out) {
       out.copy_(values.narrow(0, begin, out.numel()));
     };
-    const int64_t bytes = layout_of_bytes(matrix).bytes;
+    const int64_t bytes = matrix.byte_layout().bytes;
     const at::Tensor whole = at::empty({bytes}, at::kByte);
     read_quantized(matrix, elements, 0, whole);
     for (const int64_t step : {1, 7, 64, 500}) {

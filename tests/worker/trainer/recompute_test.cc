@@ -87,7 +87,7 @@ TEST(Recompute, KeepsWhatItsPolicySays) {
     const int64_t full = kept("full", 1), attention = kept("attention", 1);
     EXPECT_EQ(attention - full, 3 * 128 * (30 * width + 3 * 4));
     // Batch and rotary angles [128, 5] twice; the inputs of three blocks, and the output.
-    const int64_t batch = 128 * 4 * 8, angles = 2 * 128 * 5 * width;
+    const int64_t batch = 128 * 5 * 8, angles = 2 * 128 * 5 * width;
     EXPECT_EQ(full, batch + angles + 4 * 128 * 24 * width);
     const int64_t none = activations_after_forward(bfloat, false, "full", 1);
     EXPECT_GT(kept("full", 2), full);

@@ -100,9 +100,72 @@ TEST(Rehearsal, CountsAllMicrobatchesOfAStep) {
   const v1::Rehearsal four = rehearse_alone(spec);
   EXPECT_EQ(one.num_tokens(), 1024);
   EXPECT_EQ(four.num_tokens(), 4 * 1024);
+  EXPECT_TRUE(four.assumes_full_rows());
   EXPECT_DOUBLE_EQ(four.cost().flops(), 4 * one.cost().flops());
   EXPECT_GT(four.cost().link_bytes(), 3.9 * static_cast<double>(one.cost().link_bytes()));
   EXPECT_GE(four.peak_bytes(), one.peak_bytes());
+}
+
+// What comes once a step, in its last backward, is not counted with each microbatch.
+TEST(Rehearsal, CountsTheEndOfAStepOnce) {
+  v1::JobSpec spec = make_spec("qwen3-32b", 4);
+  spec.mutable_memory()->set_sharding("zero1");
+  const auto one = static_cast<double>(rehearse_alone(spec).cost().link_bytes());
+  spec.mutable_training()->set_gradient_accumulation_steps(4);
+  EXPECT_NEAR(static_cast<double>(rehearse_alone(spec).cost().link_bytes()) / one, 1, 1e-4);
+  const auto after = static_cast<double>(rehearse_alone(spec).cost().memory_bytes());
+  spec.mutable_training()->set_max_grad_norm(0);
+  spec.mutable_memory()->set_optimizer_in_backward(true);
+  const auto within = static_cast<double>(rehearse_alone(spec).cost().memory_bytes());
+  EXPECT_NEAR(within / after, 1, 1e-3);
+}
+
+// Elements of the parameters of which rank 0 holds a part, in its shard.
+int64_t elements_of_first_rank(const v1::JobSpec& spec) {
+  DecoderModel model(read_model_config(spec.model().path()), 512);
+  int64_t elements = 0;
+  for (const FlatLayout& layout : trainable_layouts(model, spec.parallelism().num_processes())) {
+    for (const FlatLayout::Slice& slice : layout.slices_of_rank(0)) elements += slice.numel;
+  }
+  return elements;
+}
+
+// Weights and two states are read and written, gradients read; gradients go to the host, weights
+// there and back.
+TEST(Rehearsal, CountsAnOffloadedUpdateAsTheCpus) {
+  v1::JobSpec spec = make_spec("llama3-70b", 8);
+  spec.mutable_resources()->set_device("cuda");
+  const v1::StepCost plain = rehearse_alone(spec).cost();
+  EXPECT_EQ(plain.cpu_bytes(), 0);
+  EXPECT_EQ(plain.host_bytes(), 0);
+  spec.mutable_memory()->set_offload_optimizer_device("cpu");
+  const v1::StepCost cost = rehearse_alone(spec).cost();
+  const int64_t elements = elements_of_first_rank(spec);
+  EXPECT_EQ(cost.cpu_bytes(), 7 * 4 * elements);
+  EXPECT_EQ(cost.host_bytes(), 3 * 4 * elements);
+  EXPECT_LT(cost.memory_bytes(), plain.memory_bytes());
+}
+
+// A copy to or from the host is counted as one, and as nothing else.
+TEST(Rehearsal, CountsCopiesOnce) {
+  v1::JobSpec spec = make_spec("qwen3-32b", 1);
+  const v1::StepCost plain = rehearse_alone(spec).cost();
+  spec.mutable_memory()->set_offload_optimizer_device("cpu");
+  const v1::StepCost states = rehearse_alone(spec).cost();
+  EXPECT_EQ(states.memory_bytes(), plain.memory_bytes());
+  // Shards go as they lie, with what pads them.
+  DecoderModel model(read_model_config(spec.model().path()), 512);
+  int64_t elements = 0;
+  for (const FlatLayout& layout : trainable_layouts(model, 1)) elements += layout.shard_numel;
+  EXPECT_EQ(states.host_bytes(), 3 * 4 * elements);
+  spec.mutable_memory()->set_activation_offloading(true);
+  const v1::StepCost activations = rehearse_alone(spec).cost();
+  EXPECT_EQ(activations.memory_bytes(), plain.memory_bytes());
+  const ModelConfig config = read_model_config(spec.model().path());
+  // There and back: of each block its input, what its heads attended to, and their float32 sums.
+  const int64_t kept = config.hidden_size + config.num_heads * (config.head_dim + 1);
+  EXPECT_EQ(activations.host_bytes() - states.host_bytes(),
+            2 * 4 * 1024 * kept * config.num_layers);
 }
 
 TEST(Rehearsal, CountsWhatComesOverLinks) {

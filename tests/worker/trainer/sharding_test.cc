@@ -59,7 +59,7 @@ struct Rank {
   Rank(const Case& c, Collectives& group)
       : group(group),
         spec(spec_of(c)),
-        objective(make_objective(spec)),
+        objective(make_objective(spec, group)),
         trainable(build_model(spec, tiny_config(c.tied), group, at::kCPU)),
         optimizer(make_optimizer(spec, trainable, group.rank())),
         step({spec, *objective, trainable, *optimizer, group, at::kCPU}, [](Phase) {}) {
@@ -80,9 +80,10 @@ struct Rank {
 
   // Returns the norm of the gradients.
   double train(int64_t number, int count) {
-    step.forward_backward(microbatches(number, count));
+    const StepMicrobatches all = microbatches(number, count);
+    step.forward_backward(all);
     const double norm = step.norm();
-    step.update(0.01, norm);
+    step.update(all, norm);
     return norm;
   }
 
@@ -262,9 +263,10 @@ TEST(Bytes, OfGradientsThatBackwardUsesUp) {
   const auto group = make_single_collectives();
   const int64_t before = of(ledger.snapshot(), Owner::kGradients);
   Rank plain({.world_size = 1}, *group);
-  plain.step.forward_backward(plain.microbatches(0, 1));
+  const StepMicrobatches all = plain.microbatches(0, 1);
+  plain.step.forward_backward(all);
   EXPECT_EQ(of(ledger.snapshot(), Owner::kGradients) - before, 4 * num_elements({.world_size = 1}));
-  plain.step.update(0.01, 1);
+  plain.step.update(all, /*norm=*/1);
   Rank early({.world_size = 1, .set = in_backward}, *group);
   early.step.forward_backward(early.microbatches(0, 1));
   EXPECT_EQ(of(ledger.snapshot(), Owner::kGradients), before);

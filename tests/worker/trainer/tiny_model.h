@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
@@ -58,6 +59,11 @@ inline Batch make_batch(int seed, std::vector<int64_t> lengths = {}) {
   batch.tokens_T = (at::arange(tokens, at::kLong) * 11 + seed) % 37;
   batch.labels_T = (batch.tokens_T * 5 + 1) % 37;
   batch.label_rows_L = at::arange(tokens, at::kLong);
+  std::vector<at::Tensor> documents;
+  for (int64_t s = 0; s < std::ssize(lengths); ++s)
+    documents.push_back(at::full({lengths[s]}, s, at::kLong));
+  batch.label_documents_L = at::cat(documents);
+  batch.num_sequences = std::ssize(lengths);
   batch.num_tokens = batch.num_labels = tokens;
   return batch;
 }

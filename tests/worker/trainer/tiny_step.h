@@ -62,7 +62,7 @@ struct TinyJob {
 struct TinyResult {
   std::vector<double> losses;  // by rank, then microbatch
   std::map<std::string, at::Tensor> gradients;
-  MemoryLedger::Snapshot after_forward;  // of the last microbatch; of all ranks together
+  MemoryTotals after_forward;  // of the last microbatch; of all ranks together
 };
 
 inline double forward_and_backward(const TinyJob& job, TrainableModel& trainable, int seed,

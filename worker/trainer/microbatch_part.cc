@@ -1,0 +1,49 @@
+#include "worker/trainer/microbatch_part.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+MicrobatchShape part_of(const MicrobatchShape& whole, int rank, int size) {
+  StreamPart part{.rank = rank, .size = size};
+  const int64_t num_tokens = whole.cu_seqlens.back();
+  part.chunk_tokens = (num_tokens + part.num_chunks() - 1) / part.num_chunks();
+  MicrobatchShape out = whole;
+  out.context_rank = rank;
+  out.context_size = size;
+  out.padding = part.num_stream_tokens() - num_tokens;
+  if (out.padding > 0) out.cu_seqlens.push_back(part.num_stream_tokens());
+  out.num_tokens = out.num_labels = 0;
+  for (const int which : {0, 1}) {
+    const int64_t begin = part.begin(which), end = begin + part.chunk_tokens;
+    out.num_tokens += std::clamp<int64_t>(whole.num_tokens - begin, 0, part.chunk_tokens);
+    out.num_labels += std::ranges::lower_bound(whole.label_rows, end) -
+                      std::ranges::lower_bound(whole.label_rows, begin);
+  }
+  out.label_rows.clear();
+  for (MicrobatchShape& other : out.mismatched) other = part_of(other, rank, size);
+  return out;
+}
+
+HeaviestMicrobatches parts_of(HeaviestMicrobatches whole, int size) {
+  // Steps may have no such microbatch: it is of no tokens.
+  const auto part = [size](const MicrobatchShape& of, int rank) {
+    return of.cu_seqlens.empty() ? of : part_of(of, rank, size);
+  };
+  const auto labels = [](const HeavyStep& of) {
+    return std::max({of.first.num_labels, of.between.num_labels, of.last.num_labels});
+  };
+  for (HeavyStep& step : whole.steps) {
+    HeavyStep heaviest;
+    for (int rank = 0; rank < size && size > 1; ++rank) {
+      HeavyStep own{part(step.first, rank), part(step.between, rank), part(step.last, rank)};
+      if (rank == 0 || labels(own) > labels(heaviest)) heaviest = std::move(own);
+    }
+    if (size > 1) step = std::move(heaviest);
+    for (MicrobatchShape* shape : {&step.first, &step.between, &step.last})
+      shape->label_rows.clear();
+  }
+  return whole;
+}
+
+}  // namespace tessera
