@@ -52,7 +52,7 @@ absl::Status run_for_answer(
   if (input.get() < 0 || pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ErrnoToStatus(errno, "cannot make a pipe");
   }
-  const Fd answer(ends[0]);
+  Fd answer(ends[0]);
   Fd output(ends[1]);
   const auto pid = start_process({.program = program.program,
                                   .arguments = program.arguments,
@@ -66,6 +66,8 @@ absl::Status run_for_answer(
     const std::stop_callback on_stop(stop, [pid = *pid] { kill(pid, SIGTERM); });
     google::protobuf::io::FileInputStream stream(answer.get());
     read(stream);
+    // A program that says more than was read must not wait for it to be.
+    answer.reset();
     siginfo_t ended;
     waitid(P_PID, static_cast<id_t>(*pid), &ended, WEXITED | WNOWAIT);
   }

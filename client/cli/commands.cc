@@ -61,11 +61,6 @@ std::string why(const v1::Job& job) {
   return clip(job.has_failure() ? job.failure().message() : job.reason(), 60);
 }
 
-void print_lines(const Session& session, const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) session.terminal.out << line << '\n';
-  session.terminal.out.flush();
-}
-
 void print_job(const Session& session, const v1::Job& job) {
   std::vector<std::vector<std::string>> rows;
   const auto add = [&rows](const char* name, const std::string& value) {
@@ -96,9 +91,9 @@ void print_job(const Session& session, const v1::Job& job) {
   add(job.state() == v1::Job::SUCCEEDED ? "result" : "output",
       job.state() == v1::Job::SUCCEEDED ? describe_result(job.spec())
                                         : job.spec().training().output_dir());
-  print_lines(session, format_table(std::move(rows)));
+  print_lines(session.terminal, format_table(std::move(rows)));
   if (job.failure().has_out_of_memory()) {
-    print_lines(session, out_of_memory_table(job.failure().out_of_memory()));
+    print_lines(session.terminal, out_of_memory_table(job.failure().out_of_memory()));
   }
 }
 
@@ -188,7 +183,7 @@ ExitCode list_jobs(const Session& session, const std::vector<std::string>& state
                     stepped ? absl::StrFormat("%.4f", job.step().loss()) : "-",
                     format_age(job.create_time()), why(job)});
   }
-  print_lines(session, format_table(std::move(rows)));
+  print_lines(session.terminal, format_table(std::move(rows)));
   return kSucceeded;
 }
 
@@ -212,7 +207,7 @@ ExitCode list_nodes(const Session& session) {
                     absl::StrCat(format_age(node.last_seen_time()), " ago"), node.hostname(),
                     node.version()});
   }
-  print_lines(session, format_table(std::move(rows)));
+  print_lines(session.terminal, format_table(std::move(rows)));
   return kSucceeded;
 }
 

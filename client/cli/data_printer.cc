@@ -85,14 +85,23 @@ void DataPrinter::print_row(const v1::InspectedRow& row) const {
                                    "1")
                 << '\n';
   for (int i = 0; i < row.documents_size(); ++i) {
-    const auto& document = row.documents(i);
-    terminal_.out << terminal_.paint(
-                         absl::StrCat("--- document ", i, ": ",
-                                      token_counts(document.ids_size(), num_labels(document))),
-                         "36")
-                  << '\n'
-                  << (terminal_.colour ? coloured(document) : marked(document)) << '\n';
+    const std::string& role = row.documents(i).role();
+    print_document(role.empty() ? absl::StrCat("document ", i) : role, row.documents(i));
   }
+  if (row.has_mismatched()) print_document("with another completion", row.mismatched());
+}
+
+void DataPrinter::print_document(const std::string& name,
+                                 const v1::InspectedDocument& document) const {
+  terminal_.out << terminal_.paint(
+                       absl::StrCat("--- ", name, ": ",
+                                    token_counts(document.ids_size(), num_labels(document)),
+                                    document.has_margin()
+                                        ? absl::StrCat(", margin ", document.margin())
+                                        : ""),
+                       "36")
+                << '\n'
+                << (terminal_.colour ? coloured(document) : marked(document)) << '\n';
 }
 
 std::string DataPrinter::coloured(const v1::InspectedDocument& document) const {

@@ -21,6 +21,7 @@ class DataPrinter {
  private:
   void print_data(const v1::InspectedData& data) const;
   void print_row(const v1::InspectedRow& row) const;
+  void print_document(const std::string& name, const v1::InspectedDocument& document) const;
   std::string coloured(const v1::InspectedDocument& document) const;
   static std::string marked(const v1::InspectedDocument& document);
 

@@ -4,6 +4,8 @@
 #include <google/protobuf/util/delimited_message_util.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "client/cli/answer.h"
 #include "client/cpp/job_file.h"
 #include "proto/spec/rules.h"
@@ -11,6 +13,16 @@
 namespace tessera::cli {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Requires the name of one.
+void set_method(const std::string& name, v1::Method& method) {
+  const auto* field = v1::Method::descriptor()->FindFieldByName(name);
+  method.GetReflection()->MutableMessage(&method, field);
+}
+
+}  // namespace
 
 bool is_job_file(const fs::path& path) {
   const fs::path extension = path.extension();
@@ -28,7 +40,7 @@ std::optional<v1::JobSpec> read_data_target(const Terminal& terminal, const Data
     spec = std::move(job.spec);
   } else {
     spec.mutable_data()->add_train(fs::absolute(target.target).lexically_normal().string());
-    spec.mutable_method()->mutable_sft();
+    set_method(target.method, *spec.mutable_method());
     spec.mutable_training();
     spec::fill_defaults(spec);
   }
@@ -44,21 +56,29 @@ std::optional<v1::JobSpec> read_data_target(const Terminal& terminal, const Data
   return spec;
 }
 
+std::string name_flag(const v1::JobSpec& spec, const std::string& mistake) {
+  absl::string_view rest = mistake;
+  if (!spec.model().path().empty() || !absl::ConsumePrefix(&rest, "model.path: ")) return mistake;
+  return absl::StrCat(rest, "; --model DIR names the directory of a model that has one");
+}
+
 ExitCode run_data_program(const Session& session, const v1::InspectRequest& request,
                           const std::function<void(const v1::InspectReply&)>& take) {
   ExitCode code = kSucceeded;
   const auto take_one = [&](const v1::InspectReply& reply) {
     if (!reply.has_failure()) return take(reply);
     const v1::Failure& failure = reply.failure();
-    print_errors(session.terminal, {failure.field().empty()
-                                        ? failure.message()
-                                        : absl::StrCat(failure.field(), ": ", failure.message())});
+    print_errors(
+        session.terminal,
+        {failure.field().empty()
+             ? failure.message()
+             : name_flag(request.spec(), absl::StrCat(failure.field(), ": ", failure.message()))});
     code = kUsage;
   };
+  bool is_clean_end = false;
   const absl::Status status =
       run_for_answer({.program = session.programs / "tessera-data"}, request, session.stop,
                      [&](google::protobuf::io::ZeroCopyInputStream& stream) {
-                       bool is_clean_end = false;
                        v1::InspectReply reply;
                        while (google::protobuf::util::ParseDelimitedFromZeroCopyStream(
                            &reply, &stream, &is_clean_end)) {
@@ -68,8 +88,9 @@ ExitCode run_data_program(const Session& session, const v1::InspectRequest& requ
                      });
   session.terminal.out.flush();
   if (session.stop.stop_requested()) return kInterrupted;
-  if (status.ok()) return code;
-  print_errors(session.terminal, {std::string(status.message())});
+  if (status.ok() && is_clean_end) return code;
+  print_errors(session.terminal, {status.ok() ? "tessera-data wrote what is no reply"
+                                              : std::string(status.message())});
   return kJobFailed;
 }
 

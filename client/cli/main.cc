@@ -133,6 +133,13 @@ void add_export(CLI::App& app, Flags& flags) {
                         "The trainer program; default: beside this one");
 }
 
+void add_method(CLI::App& command, DataTarget& target) {
+  command
+      .add_option("--method", target.method, "Whose records data holds, where there is no job file")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"sft", "dpo", "kto", "reward", "gkd"}));
+}
+
 void add_data(CLI::App& app, Flags& flags) {
   CLI::App* data = app.add_subcommand("data", "Look at documents");
   data->require_subcommand(1);
@@ -145,6 +152,7 @@ void add_data(CLI::App& app, Flags& flags) {
   inspect->add_option("--tokenizer", flags.inspect.data.model,
                       "Directory of a tokenizer: for data, or in place of the job's");
   inspect->add_flag("--eval", flags.inspect.data.held_out, "The documents of data.eval");
+  add_method(*inspect, flags.inspect.data);
   inspect->add_option("--rows", flags.inspect.rows, "Rows to show")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
@@ -167,6 +175,7 @@ void add_profile(CLI::App& app, Flags& flags) {
   profile->add_option("--model,--tokenizer", flags.profile.data.model,
                       "Directory of a model, for its tokenizer; data of input_ids needs none");
   profile->add_flag("--eval", flags.profile.data.held_out, "The documents of data.eval");
+  add_method(*profile, flags.profile.data);
   profile
       ->add_option("--max-length", flags.profile.max_lengths,
                    "Look at this one, too; may be given several times")

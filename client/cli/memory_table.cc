@@ -10,19 +10,10 @@
 namespace tessera::cli {
 namespace {
 
-using Owners = google::protobuf::RepeatedPtrField<v1::OwnerBytes>;
 using Rows = std::vector<std::vector<std::string>>;
 
 constexpr size_t kOwnersInLine = 3;
 constexpr size_t kCellsOfRefusal = 12;
-
-std::vector<v1::OwnerBytes> by_size(const Owners& all) {
-  std::vector<v1::OwnerBytes> owners(all.begin(), all.end());
-  std::stable_sort(owners.begin(), owners.end(), [](const auto& a, const auto& b) {
-    return a.at_peak_bytes() > b.at_peak_bytes();
-  });
-  return owners;
-}
 
 void add_owners(const Owners& owners, const std::string& before, Rows& rows) {
   for (const v1::OwnerBytes& owner : by_size(owners)) {
@@ -40,6 +31,14 @@ void add_allocator(const v1::DeviceAllocator& allocator, Rows& rows) {
 }
 
 }  // namespace
+
+std::vector<v1::OwnerBytes> by_size(const Owners& all) {
+  std::vector<v1::OwnerBytes> owners(all.begin(), all.end());
+  std::stable_sort(owners.begin(), owners.end(), [](const auto& a, const auto& b) {
+    return a.at_peak_bytes() > b.at_peak_bytes();
+  });
+  return owners;
+}
 
 std::string compact_memory(const v1::MemorySnapshot& memory) {
   std::vector<std::string> parts;

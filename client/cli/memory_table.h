@@ -8,6 +8,11 @@
 
 namespace tessera::cli {
 
+using Owners = google::protobuf::RepeatedPtrField<v1::OwnerBytes>;
+
+// Those with the most at the peak first.
+std::vector<v1::OwnerBytes> by_size(const Owners& owners);
+
 // "118.2 MiB (optimizer 40.1 MiB, ...)": the peak and its largest owners.
 std::string compact_memory(const v1::MemorySnapshot& memory);
 

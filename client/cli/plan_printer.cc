@@ -1,11 +1,11 @@
 #include "client/cli/plan_printer.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/format.h"
+#include "client/cli/memory_table.h"
 
 namespace tessera::cli {
 namespace {
@@ -13,6 +13,8 @@ namespace {
 using Rows = std::vector<std::vector<std::string>>;
 
 constexpr size_t kModelWidth = 36;
+// Ratios nearer to 1 are not worth a word.
+constexpr double kMentionedRatio = 1.005;
 
 std::string signed_bytes(int64_t bytes) {
   return bytes < 0 ? "-" + format_bytes(-bytes) : format_bytes(bytes);
@@ -20,22 +22,13 @@ std::string signed_bytes(int64_t bytes) {
 
 std::string times(double ratio) { return ratio > 0 ? absl::StrFormat("x%.2f", ratio) : "-"; }
 
-void add_owners(const google::protobuf::RepeatedPtrField<v1::OwnerBytes>& owners, int64_t total,
-                Rows& rows) {
-  std::vector<v1::OwnerBytes> sorted(owners.begin(), owners.end());
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
-    return a.at_peak_bytes() > b.at_peak_bytes();
-  });
-  for (const v1::OwnerBytes& owner : sorted) {
+void add_owners(const Owners& owners, int64_t total, Rows& rows) {
+  for (const v1::OwnerBytes& owner : by_size(owners)) {
     if (owner.at_peak_bytes() == 0) continue;
     const double share = static_cast<double>(owner.at_peak_bytes()) / static_cast<double>(total);
     rows.push_back({"  " + owner.owner(), format_bytes(owner.at_peak_bytes()),
                     absl::StrFormat("%.1f%%", 100 * share)});
   }
-}
-
-void print_lines(const Terminal& terminal, Rows rows) {
-  for (const std::string& line : format_table(std::move(rows))) terminal.out << line << '\n';
 }
 
 void print_rehearsal(const Terminal& terminal, const std::string& job,
@@ -45,7 +38,11 @@ void print_rehearsal(const Terminal& terminal, const std::string& job,
                << (rehearsal.world_size() == 1 ? " rank" : " ranks") << " on " << rehearsal.device()
                << ", " << count(rehearsal.num_parameters()) << " parameters ("
                << count(rehearsal.num_trainable_parameters()) << " trained), "
-               << rehearsal.num_tokens() << " tokens a step\n\n";
+               << rehearsal.num_tokens() << " tokens a step\n";
+  if (rehearsal.assumes_full_rows()) {
+    terminal.out << "the documents were not read: every row is taken to be as long as may be\n";
+  }
+  terminal.out << '\n';
   Rows rows{{"peak of a rank, as written", ">bytes", ">share"}};
   add_owners(rehearsal.owners(), rehearsal.peak_bytes(), rows);
   rows.push_back({"  total", format_bytes(rehearsal.peak_bytes()), ""});
@@ -54,7 +51,7 @@ void print_rehearsal(const Terminal& terminal, const std::string& job,
     add_owners(rehearsal.host_owners(), rehearsal.host_peak_bytes(), rows);
     rows.push_back({"  total", format_bytes(rehearsal.host_peak_bytes()), ""});
   }
-  print_lines(terminal, std::move(rows));
+  print_lines(terminal, format_table(std::move(rows)));
 }
 
 void print_bound(const Terminal& terminal, const v1::Plan& plan) {
@@ -64,8 +61,12 @@ void print_bound(const Terminal& terminal, const v1::Plan& plan) {
   }
   const std::string bound = format_bytes(plan.device_memory_bytes());
   terminal.out << (plan.fits() ? terminal.paint("fits in " + bound, "32")
-                               : terminal.paint("does not fit in " + bound, "1;31"))
-               << '\n';
+                               : terminal.paint("does not fit in " + bound, "1;31"));
+  if (plan.peak_ratio() >= kMentionedRatio) {
+    terminal.out << absl::StrFormat("; peaks count %.2f times, as earlier jobs measured",
+                                    plan.peak_ratio());
+  }
+  terminal.out << '\n';
 }
 
 void print_devices(const Terminal& terminal, const v1::PlanJobResponse& response) {
@@ -77,7 +78,7 @@ void print_devices(const Terminal& terminal, const v1::PlanJobResponse& response
                     fit.obstacle().empty() ? "yes" : "no: " + fit.obstacle()});
   }
   terminal.out << '\n';
-  print_lines(terminal, std::move(rows));
+  print_lines(terminal, format_table(std::move(rows)));
 }
 
 std::string marks(const v1::Alternative& alternative) {
@@ -100,7 +101,7 @@ void print_alternatives(const Terminal& terminal, const v1::Plan& plan) {
     inexact |= !alternative.exact();
   }
   terminal.out << '\n';
-  print_lines(terminal, std::move(rows));
+  print_lines(terminal, format_table(std::move(rows)));
   if (overrides) terminal.out << "': the job file says otherwise, so memory.auto leaves it\n";
   if (inexact) terminal.out << "~: changes the loss by more than rounding\n";
 }

@@ -1,9 +1,12 @@
 #include "client/cli/profile.h"
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/data_printer.h"
 #include "client/cli/event_printer.h"
 #include "client/cli/profile_printer.h"
 #include "client/cpp/client.h"
+#include "client/cpp/status.h"
+#include "proto/spec/fields.h"
 
 namespace tessera::cli {
 
@@ -25,6 +28,12 @@ ExitCode profile_elsewhere(const Session& session, const v1::InspectRequest& req
   }
   const auto profile = client->profile(request, session.stop);
   if (session.stop.stop_requested()) return kInterrupted;
+  if (absl::IsInvalidArgument(profile.status())) {
+    std::vector<std::string> mistakes = describe_error(profile.status());
+    for (std::string& mistake : mistakes) mistake = name_flag(request.spec(), mistake);
+    print_errors(session.terminal, mistakes);
+    return kUsage;
+  }
   if (!profile.ok()) {
     return report_failure(session.terminal, profile.status(), session.given_address);
   }
@@ -38,7 +47,9 @@ ExitCode profile_data(const Session& session, const ProfileCommand& command) {
   auto spec = read_data_target(session.terminal, command.data);
   if (!spec) return kUsage;
   // What the defaults say is nobody's wish.
-  if (!is_job_file(command.data.target)) spec->mutable_method()->mutable_sft()->set_max_length(0);
+  if (!is_job_file(command.data.target)) {
+    spec::set_field(*spec, absl::StrCat("method.", command.data.method, ".max_length"), "0");
+  }
   if (command.batch_rows > 0) {
     spec->mutable_training()->set_per_device_train_batch_size(command.batch_rows);
   }

@@ -104,8 +104,12 @@ std::string length_cell(const v1::DataProfile& profile, const v1::LengthChoice& 
 }
 
 void print_choices(const Terminal& terminal, const v1::DataProfile& profile) {
-  std::vector<std::vector<std::string>> rows{{">MAX_LENGTH", ">CUT OFF", ">DOCS CUT", ">PADDING",
-                                              ">BFD", ">BFD_SPLIT", ">WRAPPED", ">ROWS"}};
+  const bool packs = !profile.choices().empty() && !profile.choices(0).packed().empty();
+  std::vector<std::vector<std::string>> rows{{">MAX_LENGTH", ">CUT OFF", ">DOCS CUT", ">PADDING"}};
+  if (packs)
+    rows[0].insert(rows[0].end(), {">BFD", ">BFD_SPLIT", ">WRAPPED", ">ROWS"});
+  else
+    rows[0].push_back(">LEFT OUT");
   bool has_jobs = false;
   for (const v1::LengthChoice& choice : profile.choices()) {
     const int64_t kept = profile.num_tokens() - choice.num_truncated_tokens();
@@ -117,7 +121,7 @@ void print_choices(const Terminal& terminal, const v1::DataProfile& profile) {
     for (const v1::PackedRows& packed : choice.packed()) {
       row.push_back(percent(packed.num_tokens(), packed.num_rows() * choice.max_length()));
     }
-    row.push_back(absl::StrCat(choice.packed(0).num_rows()));
+    row.push_back(absl::StrCat(packs ? choice.packed(0).num_rows() : choice.num_lost_documents()));
     if (choice.is_of_job()) row.front() += "'";
     has_jobs |= choice.is_of_job();
   }
@@ -129,7 +133,8 @@ void print_choices(const Terminal& terminal, const v1::DataProfile& profile) {
   }
   terminal.out << "CUT OFF: tokens lost to truncation. PADDING: of a padded batch of "
                << profile.batch_rows() << ", in random order.\n"
-               << "BFD ...: how full packed rows are. ROWS: of bfd."
+               << (packs ? "BFD ...: how full packed rows are. ROWS: of bfd."
+                         : "LEFT OUT: documents whose rows would be left out.")
                << (has_jobs ? " ': the job's." : "") << '\n';
 }
 
@@ -149,11 +154,13 @@ void print_wrapped(const Terminal& terminal, const std::string& text, size_t wid
 
 void print_advice(const Terminal& terminal, const v1::DataProfile& profile, size_t width) {
   const v1::LengthAdvice& advice = profile.advice();
-  const std::string packing = advice.packing_strategy() == "none"
-                                  ? "packing: false"
-                                  : "packing: true, packing_strategy: " + advice.packing_strategy();
-  terminal.out << terminal.paint(absl::StrCat("max_length: ", advice.max_length(), ", ", packing),
-                                 "1;32")
+  const bool packs = !profile.choices(0).packed().empty();
+  const std::string packing =
+      !packs ? ""
+      : advice.packing_strategy() == "none"
+          ? ", packing: false"
+          : ", packing: true, packing_strategy: " + advice.packing_strategy();
+  terminal.out << terminal.paint(absl::StrCat("max_length: ", advice.max_length(), packing), "1;32")
                << '\n';
   for (const std::string& reason : advice.reasons()) print_wrapped(terminal, reason, width, "  ");
 }

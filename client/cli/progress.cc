@@ -1,6 +1,7 @@
 #include "client/cli/progress.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,8 @@ namespace tessera::cli {
 namespace {
 
 constexpr size_t kPaceSteps = 20;
+// Of device ratios: nearer to 1 is not worth a word.
+constexpr double kMentionedRatio = 0.005;
 
 std::string describe_state(const v1::StateChange& change, int32_t attempt) {
   std::string text = v1::Job::State_Name(change.state());
@@ -24,22 +27,60 @@ std::string describe_place(const v1::MemoryCell& cell) {
   return absl::StrCat(cell.owner(), cell.block().empty() ? "" : " of ", cell.block());
 }
 
+std::string describe_largest(const v1::MemoryCell& cell) {
+  return absl::StrCat("; the largest part: ", describe_place(cell), ", ",
+                      format_bytes(cell.bytes()));
+}
+
 std::string describe_peak(const v1::MemoryPeak& peak) {
   std::string text = absl::StrFormat("memory peak of the first %d steps: %s, reached in %s by %s",
                                      peak.step(), format_bytes(peak.peak_bytes()),
                                      peak.reached().phase(), describe_place(peak.reached()));
-  if (peak.cells_size() == 0) return text;
-  const v1::MemoryCell& largest = peak.cells(0);
-  return absl::StrCat(text, "; the largest part: ", describe_place(largest), ", ",
-                      format_bytes(largest.bytes()));
+  if (peak.cells_size() > 0) absl::StrAppend(&text, describe_largest(peak.cells(0)));
+  if (peak.host_cells_size() > 0) {
+    absl::StrAppend(&text, "; in host memory: ", format_bytes(peak.host_peak_bytes()),
+                    describe_largest(peak.host_cells(0)));
+  }
+  return text;
 }
 
 std::string describe_measured(const v1::PeakMeasured& peak) {
   const double predicted = std::max(1.0, static_cast<double>(peak.predicted_bytes()));
-  return absl::StrFormat(
+  std::string text = absl::StrFormat(
       "memory peak so far: %s on rank %d; predicted for the whole run: %s (%+.1f%%)",
       format_bytes(peak.measured_bytes()), peak.rank(), format_bytes(peak.predicted_bytes()),
       100 * (static_cast<double>(peak.measured_bytes()) / predicted - 1));
+  if (peak.device_ratio() > 0 && std::abs(peak.device_ratio() - 1) >= kMentionedRatio) {
+    absl::StrAppendFormat(&text, "; earlier jobs on such a device measured %.2f times as much",
+                          peak.device_ratio());
+  }
+  return text;
+}
+
+// The metrics of a method that a line has room for.
+std::string describe_metrics(const google::protobuf::Map<std::string, double>& metrics) {
+  struct Shown {
+    const char* name;
+    const char* label;
+    bool is_share;
+  };
+  constexpr Shown kShown[] = {{"mean_token_accuracy", "token accuracy", true},
+                              {"rewards/accuracies", "reward accuracy", true},
+                              {"rewards/margins", "reward margin", false},
+                              {"accuracy", "reward accuracy", true},
+                              {"margin", "reward margin", false}};
+  std::string text;
+  for (const Shown& shown : kShown) {
+    const auto found = metrics.find(shown.name);
+    if (found == metrics.end()) continue;
+    absl::StrAppend(&text, ", ", shown.label, " ");
+    if (shown.is_share) {
+      absl::StrAppendFormat(&text, "%.1f%%", 100 * found->second);
+    } else {
+      absl::StrAppendFormat(&text, "%.4g", found->second);
+    }
+  }
+  return text;
 }
 
 std::string describe_log(const v1::LogLine& log) {
@@ -116,9 +157,9 @@ std::string describe_event(const v1::Event& event) {
                              event.checkpoint().path(), format_bytes(event.checkpoint().bytes()),
                              event.checkpoint().seconds());
     case v1::Event::kEval:
-      return absl::StrFormat("evaluation at step %d: loss %.4f, token accuracy %.1f%%",
-                             event.eval().step(), event.eval().loss(),
-                             100 * event.eval().mean_token_accuracy());
+      return absl::StrCat(absl::StrFormat("evaluation at step %d: loss %.4f", event.eval().step(),
+                                          event.eval().loss()),
+                          describe_metrics(event.eval().metrics()));
     case v1::Event::kPlan:
       return event.plan().reason();
     case v1::Event::kPeak:

@@ -5,7 +5,7 @@
 
 #include "tessera/v1/job.pb.h"
 
-namespace tessera {
+namespace tessera::cli {
 
 // "OUTPUT_DIR/final", and what that is where it is no whole model.
 inline std::string describe_result(const v1::JobSpec& spec) {
@@ -13,4 +13,4 @@ inline std::string describe_result(const v1::JobSpec& spec) {
   return spec.training().output_dir() + "/final" + (is_adapter ? " (an adapter for PEFT)" : "");
 }
 
-}  // namespace tessera
+}  // namespace tessera::cli

@@ -18,6 +18,11 @@ std::string Terminal::paint(const std::string& text, const char* code) const {
   return colour ? absl::StrCat("\033[", code, "m", text, "\033[0m") : text;
 }
 
+void print_lines(const Terminal& terminal, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) terminal.out << line << '\n';
+  terminal.out.flush();
+}
+
 void print_errors(const Terminal& terminal, const std::vector<std::string>& errors) {
   for (const std::string& error : errors) terminal.err << "error: " << error << '\n';
   terminal.err.flush();
@@ -25,7 +30,8 @@ void print_errors(const Terminal& terminal, const std::vector<std::string>& erro
 
 ExitCode report_failure(const Terminal& terminal, const absl::Status& status,
                         const std::string& address) {
-  if (absl::IsUnavailable(status)) {
+  // With a reason it is the service that answers.
+  if (absl::IsUnavailable(status) && error_reason(status).empty()) {
     print_errors(terminal, {absl::StrCat("cannot reach the service at ", address,
                                          "; `tessera up` starts one (", status.message(), ")")});
     return kUnreachable;

@@ -33,6 +33,9 @@ enum ExitCode {
 };
 
 // One "error: ..." line each.
+// A line each to standard output.
+void print_lines(const Terminal& terminal, const std::vector<std::string>& lines);
+
 void print_errors(const Terminal& terminal, const std::vector<std::string>& errors);
 
 // Prints what a call to the service at `address` failed for, and returns the exit code for it.

@@ -22,8 +22,8 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// Of calls that an agent's machine works for.
-constexpr std::chrono::seconds kSubmitTimeout{90};
+// Of calls that an agent's machine works for: a check and a plan, of up to a minute each.
+constexpr std::chrono::seconds kSubmitTimeout{150};
 constexpr std::chrono::seconds kProfileTimeout{660};
 constexpr std::chrono::milliseconds kSettleTime{200};
 constexpr int kPageSize = 200;

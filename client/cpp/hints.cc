@@ -39,7 +39,7 @@ constexpr ForeignName kForeignNames[] = {
     {"dataset_path", "use data.train"},
     {"ddp_backend", "it follows resources.device; remove it"},
     {"ddp_timeout", "use resources.hang_timeout"},
-    {"deepspeed", "use memory.sharding: zero3"},
+    {"deepspeed", "use memory.sharding: zero1, zero2 or zero3"},
     {"disable_tqdm", "progress is the client's matter; remove it"},
     {"distributed_type", "use memory.sharding and parallelism"},
     {"do_eval", "use training.eval_strategy"},
@@ -49,8 +49,8 @@ constexpr ForeignName kForeignNames[] = {
     {"eval_file", "use data.eval"},
     {"evaluation_strategy", "use training.eval_strategy"},
     {"fp16", "float16 is not built; use model.dtype: bfloat16"},
-    {"fsdp", "use memory.sharding: zero3"},
-    {"fsdp_config", "use memory.sharding: zero3"},
+    {"fsdp", "use memory.sharding: zero3 for full_shard, zero2 for shard_grad_op"},
+    {"fsdp_config", "use memory.sharding and memory.reshard_after_forward"},
     {"full_determinism", "runs are deterministic as they are; remove it"},
     {"gpus", "use parallelism.num_processes with resources.device: cuda"},
     {"gradient_checkpointing_kwargs", "use memory.gradient_checkpointing"},
@@ -70,7 +70,7 @@ constexpr ForeignName kForeignNames[] = {
     {"peft_config", "use a section peft"},
     {"per_gpu_train_batch_size", "use training.per_device_train_batch_size"},
     {"push_to_hub", "results stay on this machine; remove it"},
-    {"remove_unused_columns", "only the text field is read; remove it"},
+    {"remove_unused_columns", "only the columns of the format are read; remove it"},
     {"reward", "it is not built yet"},
     {"run_name", "use name, at the top of the file"},
     {"save_safetensors", "weights are always safetensors; remove it"},
@@ -87,7 +87,7 @@ constexpr ForeignName kForeignNames[] = {
     {"use_peft", "use a section peft"},
     {"use_vllm", "there is no vLLM here; remove it"},
     {"warmup_ratio", "use training.warmup_steps with a value below 1"},
-    {"zero_stage", "use memory.sharding: zero3"},
+    {"zero_stage", "use memory.sharding: zero1, zero2 or zero3"},
 };
 
 constexpr std::string_view kPlannedMethods[] = {"grpo", "rloo", "online_dpo", "ppo"};

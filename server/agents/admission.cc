@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/spec/bytes.h"
 #include "proto/spec/fields.h"
+#include "proto/spec/rules.h"
 #include "server/agents/device_kinds.h"
 #include "server/agents/plan_text.h"
 #include "server/jobs/errors.h"
@@ -16,16 +18,20 @@ namespace {
 // Of what a plan takes, the rehearsals; a job that fits nowhere is refused within a few seconds.
 constexpr double kPlanSeconds = 3;
 
-absl::Status invalid(const google::protobuf::RepeatedPtrField<v1::Failure>& failures) {
+absl::Status invalid(const v1::Failure& failure) {
+  return invalid_request({{failure.field(), failure.message()}});
+}
+
+// Of the violations that a check found. What broke the check itself is no mistake of the user's.
+absl::Status refusal(const google::protobuf::RepeatedPtrField<v1::Failure>& failures) {
   std::vector<spec::Violation> violations;
   for (const v1::Failure& failure : failures) {
+    if (failure.kind() != v1::Failure::USER) {
+      return error(absl::StatusCode::kInternal, "PROBE_FAILED", failure.message());
+    }
     violations.push_back({failure.field(), failure.message()});
   }
   return invalid_request(violations);
-}
-
-absl::Status invalid(const v1::Failure& failure) {
-  return invalid_request({{failure.field(), failure.message()}});
 }
 
 absl::Status out_of_memory(const std::string& message) {
@@ -40,6 +46,24 @@ v1::PlanChosen chosen(const v1::Plan& plan, const std::string& why) {
   event.set_time_ratio(plan.choice().time_ratio());
   event.set_reason(why);
   return event;
+}
+
+// Makes the outcome's job that of the plan's choice. INTERNAL: the agent that made it knows other
+// fields than this coordinator.
+absl::Status take_choice(const v1::JobSpec& submitted, const v1::Plan& plan,
+                         Admission::Outcome& outcome) {
+  v1::JobSpec spec = submitted;
+  spec::fill_defaults(spec);
+  for (const v1::FieldChange& change : plan.choice().changes()) {
+    if (spec::set_field(spec, change.field(), change.value())) continue;
+    return error(absl::StatusCode::kInternal, "BAD_PLAN",
+                 absl::StrCat("the plan sets ", change.field(), " to \"", change.value(),
+                              "\", which is no value of a field"));
+  }
+  outcome.spec = std::move(spec);
+  outcome.rehearsal = plan.choice().rehearsal();
+  outcome.plan = chosen(plan, describe_choice(plan));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -88,15 +112,16 @@ void Admission::start(const v1::JobSpec& submitted, const v1::JobSpec& spec, Don
   probes_.start(std::move(probe), spec.resources().device(), check_timeout_,
                 [this, submitted, outcome = std::move(outcome),
                  done = std::move(done)](absl::StatusOr<v1::Probed> answer) mutable {
-                  if (!answer.ok()) {
+                  if (answer.ok()) {
+                    return checked(submitted, std::move(outcome), answer->checked(),
+                                   std::move(done));
+                  }
+                  if (absl::IsUnavailable(answer.status())) {
                     outcome.note = absl::StrCat("accepted unchecked: ", answer.status().message());
-                    return done(std::move(outcome));
+                  } else {
+                    outcome.status = answer.status();
                   }
-                  if (answer->has_failure()) {
-                    outcome.status = invalid(answer->failure());
-                    return done(std::move(outcome));
-                  }
-                  checked(submitted, std::move(outcome), answer->checked(), std::move(done));
+                  done(std::move(outcome));
                 });
 }
 
@@ -104,7 +129,7 @@ void Admission::checked(const v1::JobSpec& submitted, Outcome outcome,
                         const v1::CheckResult& result, Done done) {
   outcome.note = "checked by an agent";
   if (!result.violations().empty()) {
-    outcome.status = invalid(result.violations());
+    outcome.status = refusal(result.violations());
     return done(std::move(outcome));
   }
   if (!result.has_rehearsal()) return done(std::move(outcome));
@@ -116,67 +141,75 @@ void Admission::checked(const v1::JobSpec& submitted, Outcome outcome,
                               spec::format_bytes(result.rehearsal().peak_bytes()), " of tensors");
   const bool fits = known == 0 || peak <= static_cast<double>(known);
   if (fits && !outcome.spec.memory().auto_()) return done(std::move(outcome));
-  plan_to_fit(submitted, std::move(outcome), /*failed=*/false, std::move(done));
+  plan_to_fit(submitted, std::move(outcome), fits ? Need::kWantsChoice : Need::kDoesNotFit,
+              std::move(done));
 }
 
-v1::PlanRequest Admission::request_for(const v1::JobSpec& submitted, const v1::JobSpec& spec) {
-  v1::PlanRequest request;
-  *request.mutable_spec() = submitted;
-  const int64_t memory = device_memory_to_plan_for(spec, nodes_);
-  if (memory > 0) request.set_device_memory(absl::StrCat(memory));
-  if (spec.resources().device() == "cuda") request.set_device(device_of_job(spec, nodes_));
-  request.set_peak_ratio(peak_ratio(spec));
-  request.set_max_seconds(kPlanSeconds);
-  return request;
-}
-
-void Admission::plan(v1::PlanRequest request, PlanDone done) {
+void Admission::plan(v1::PlanRequest request, const v1::JobSpec& spec, PlanDone done) {
+  if (!request.has_device()) {
+    request.set_device_model(device_of_job(spec, nodes_));
+    if (request.peak_ratio() == 0) request.set_peak_ratio(peak_ratio(spec));
+    // More ranks than there are would not share the memory of a CPU that is here.
+    const int64_t memory = request.has_world_size() ? known_device_memory(spec, nodes_)
+                                                    : device_memory_to_plan_for(spec, nodes_);
+    if (memory > 0 && !request.has_device_memory()) request.set_device_memory(absl::StrCat(memory));
+  }
   v1::Probe probe;
-  const std::string device = request.spec().resources().device();
   *probe.mutable_plan() = std::move(request);
-  probes_.start(std::move(probe), device, check_timeout_,
+  probes_.start(std::move(probe), spec.resources().device(), check_timeout_,
                 [done = std::move(done)](absl::StatusOr<v1::Probed> answer) mutable {
-                  if (!answer.ok()) {
-                    return done(error(absl::StatusCode::kUnavailable, "NO_AGENT",
-                                      std::string(answer.status().message())));
-                  }
-                  const bool broke = answer->has_failure();
-                  if (!broke && !answer->planned().has_failure()) return done(answer->planned());
-                  const v1::Failure& why = broke ? answer->failure() : answer->planned().failure();
-                  if (why.kind() == v1::Failure::USER) return done(invalid(why));
-                  done(error(absl::StatusCode::kInternal, "PLAN_FAILED", why.message()));
+                  if (!answer.ok()) return done(answer.status());
+                  done(answer->planned());
                 });
 }
 
 void Admission::replan(const v1::JobSpec& submitted, const v1::JobSpec& failed, Done done) {
   Outcome outcome;
   outcome.spec = failed;
-  plan_to_fit(submitted, std::move(outcome), /*failed=*/true, std::move(done));
+  plan_to_fit(submitted, std::move(outcome), Need::kFailed, std::move(done));
 }
 
-void Admission::plan_to_fit(const v1::JobSpec& submitted, Outcome outcome, bool failed, Done done) {
-  v1::PlanRequest request = request_for(submitted, outcome.spec);
-  if (failed) *request.mutable_failed() = outcome.spec;
-  plan(std::move(request), [outcome = std::move(outcome), submitted, failed,
-                            done = std::move(done)](absl::StatusOr<v1::Plan> plan) mutable {
-    const bool wants_choice = outcome.spec.memory().auto_() || failed;
-    if (!plan.ok()) {
-      // Without a plan the job as written is as good as it was.
-      if (failed) outcome.status = plan.status();
-      absl::StrAppend(&outcome.note, "; not planned: ", plan.status().message());
-    } else if (!wants_choice || !plan->has_choice()) {
-      outcome.status = out_of_memory(describe_misfit(*plan));
-    } else {
-      outcome.spec = submitted;
-      spec::fill_defaults(outcome.spec);
-      for (const v1::FieldChange& change : plan->choice().changes()) {
-        spec::set_field(outcome.spec, change.field(), change.value());
-      }
-      outcome.rehearsal = plan->choice().rehearsal();
-      outcome.plan = chosen(*plan, describe_choice(*plan));
+void Admission::plan_to_fit(const v1::JobSpec& submitted, Outcome outcome, Need need, Done done) {
+  v1::PlanRequest request;
+  *request.mutable_spec() = submitted;
+  request.set_max_seconds(kPlanSeconds);
+  if (need == Need::kFailed) *request.mutable_failed() = outcome.spec;
+  const v1::JobSpec spec = outcome.spec;
+  plan(std::move(request), spec,
+       [this, submitted, need, outcome = std::move(outcome),
+        done = std::move(done)](const absl::StatusOr<v1::Plan>& plan) mutable {
+         conclude(submitted, need, plan, outcome);
+         done(std::move(outcome));
+       });
+}
+
+void Admission::conclude(const v1::JobSpec& submitted, Need need,
+                         const absl::StatusOr<v1::Plan>& plan, Outcome& outcome) {
+  const bool takes_choice = need == Need::kFailed || outcome.spec.memory().auto_();
+  if (!plan.ok()) {
+    if (need == Need::kFailed) {
+      outcome.status = plan.status();
+    } else if (need == Need::kDoesNotFit) {
+      outcome.status = out_of_memory(
+          absl::StrCat(describe_need(outcome.rehearsal->peak_bytes(), peak_ratio(outcome.spec),
+                                     known_device_memory(outcome.spec, nodes_)),
+                       "; what would make it fit is not known: ", plan.status().message()));
     }
-    done(std::move(outcome));
-  });
+    // Without a choice the job as written is as good as it was.
+    absl::StrAppend(&outcome.note, "; not planned: ", plan.status().message());
+  } else if (takes_choice && plan->has_choice()) {
+    outcome.status = take_choice(submitted, *plan, outcome);
+  } else if (need == Need::kFailed) {
+    outcome.status = out_of_memory(describe_exhausted(*plan));
+  } else if (plan->fits()) {
+    outcome.rehearsal = plan->as_written();
+    absl::StrAppend(&outcome.note, takes_choice
+                                       ? "; it fits as written, and nothing that was tried "
+                                         "leaves memory.auto_margin free, too"
+                                       : "");
+  } else {
+    outcome.status = out_of_memory(describe_misfit(*plan));
+  }
 }
 
 }  // namespace tessera::server

@@ -6,11 +6,10 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "proto/spec/rules.h"
+#include "absl/status/statusor.h"
 #include "server/agents/probes.h"
 #include "server/jobs/store.h"
 
@@ -33,15 +32,17 @@ class Admission {
   using Done = absl::AnyInvocable<void(Outcome)>;
   using PlanDone = absl::AnyInvocable<void(absl::StatusOr<v1::Plan>)>;
 
-  Admission(Nodes& nodes, Probes& probes, Store& store, absl::Duration check_timeout)
+  Admission(const Nodes& nodes, Probes& probes, Store& store, absl::Duration check_timeout)
       : nodes_(nodes), probes_(probes), store_(store), check_timeout_(check_timeout) {}
 
   // `submitted` as it came, `spec` with defaults filled in and valid. Calls `done` once. Where no
   // agent answers, nothing is known against the job, and it is accepted.
   void start(const v1::JobSpec& submitted, const v1::JobSpec& spec, Done done);
 
-  // The plan for a request of anybody. INVALID_ARGUMENT, UNAVAILABLE.
-  void plan(v1::PlanRequest request, PlanDone done);
+  // The plan for a request of anybody; `spec` is the request's, defaults filled in and valid. What
+  // the request leaves open is that of the devices that are here, as for a job that is submitted.
+  // INVALID_ARGUMENT, UNAVAILABLE.
+  void plan(v1::PlanRequest request, const v1::JobSpec& spec, PlanDone done);
 
   // After a run with `failed` ran out of memory: the next plan. The outcome's status is
   // FAILED_PRECONDITION where there is none, UNAVAILABLE where no agent answers.
@@ -52,12 +53,15 @@ class Admission {
   std::optional<v1::Failure> misfit(const v1::JobSpec& spec) const;
   void checked(const v1::JobSpec& submitted, Outcome outcome, const v1::CheckResult& result,
                Done done);
-  // Plans for the outcome's spec; `failed`: it has run out of memory.
-  void plan_to_fit(const v1::JobSpec& submitted, Outcome outcome, bool failed, Done done);
-  v1::PlanRequest request_for(const v1::JobSpec& submitted, const v1::JobSpec& spec);
+  // Why a plan is wanted for a job.
+  enum class Need { kDoesNotFit, kWantsChoice, kFailed };
+  // Plans for the outcome's spec, and concludes.
+  void plan_to_fit(const v1::JobSpec& submitted, Outcome outcome, Need need, Done done);
+  void conclude(const v1::JobSpec& submitted, Need need, const absl::StatusOr<v1::Plan>& plan,
+                Outcome& outcome);
   double peak_ratio(const v1::JobSpec& spec);
 
-  Nodes& nodes_;
+  const Nodes& nodes_;
   Probes& probes_;
   Store& store_;
   const absl::Duration check_timeout_;

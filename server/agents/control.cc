@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include <google/protobuf/util/message_differencer.h>
 #include <spdlog/spdlog.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/spec/rules.h"
 #include "server/agents/device_kinds.h"
@@ -20,6 +22,8 @@ constexpr size_t kMaxUnfinishedJobs = 10'000;
 constexpr size_t kMaxPendingProbes = 256;
 constexpr absl::Duration kProfileTimeout = absl::Minutes(10);
 constexpr size_t kMaxRequestIdLength = 128;
+// Questions for a job's next plan that no agent answers, before the job fails.
+constexpr int kMaxUnansweredPlans = 10;
 
 // Which job holds each device, by node and index.
 std::map<std::pair<std::string, int>, std::string> holders(const JobTable& jobs) {
@@ -37,10 +41,21 @@ absl::Status going_away() {
   return error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "tesserad is shutting down");
 }
 
-absl::Status too_much() {
-  return error(absl::StatusCode::kResourceExhausted, "TOO_MANY_JOBS",
-               absl::StrCat("the coordinator takes ", kMaxUnfinishedJobs, " unfinished jobs and ",
-                            kMaxPendingProbes, " questions at a time; try again later"));
+absl::Status too_many(const char* reason, size_t limit, const char* what) {
+  return error(
+      absl::StatusCode::kResourceExhausted, reason,
+      absl::StrCat("the coordinator takes ", limit, " ", what, " at a time; try again later"));
+}
+
+// A profile needs neither a model nor a place to write to: of all rules those of the documents.
+std::vector<spec::Violation> violations_of_documents(v1::JobSpec spec) {
+  spec::fill_defaults(spec);
+  std::vector<spec::Violation> violations = spec::validate(spec);
+  std::erase_if(violations, [](const spec::Violation& violation) {
+    return !absl::StartsWith(violation.field, "data") &&
+           !absl::StartsWith(violation.field, "method");
+  });
+  return violations;
 }
 
 // Puts what is known of the job's memory, and what was planned, on the job.
@@ -63,6 +78,7 @@ Control::Control(Store& store, const Clock& clock, ControlOptions options,
       clock_(clock),
       after_commit_(after_commit),
       observer_(std::move(observer)),
+      replan_pause_(options.check_timeout / 2),
       jobs_(store, clock, std::move(random)),
       nodes_(clock, options.lease, after_commit),
       gangs_(jobs_, nodes_, store, clock, options.gang),
@@ -106,7 +122,11 @@ void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
   if (const auto violations = spec::validate(spec); !violations.empty()) {
     return answer(std::move(reply), invalid_request(violations));
   }
-  if (is_full()) return answer(std::move(reply), too_much());
+  if (jobs_.size() >= kMaxUnfinishedJobs) {
+    return answer(std::move(reply),
+                  too_many("TOO_MANY_JOBS", kMaxUnfinishedJobs, "unfinished jobs"));
+  }
+  if (absl::Status status = can_ask(); !status.ok()) return answer(std::move(reply), status);
   const v1::JobSpec submitted = request.spec();
   admission_.start(
       submitted, spec,
@@ -114,8 +134,10 @@ void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
           Admission::Outcome outcome) mutable { accept(request, outcome, std::move(reply)); });
 }
 
-bool Control::is_full() const {
-  return jobs_.size() >= kMaxUnfinishedJobs || probes_.num_pending() >= kMaxPendingProbes;
+absl::Status Control::can_ask() const {
+  if (shutting_down_) return going_away();
+  if (probes_.num_pending() < kMaxPendingProbes) return absl::OkStatus();
+  return too_many("TOO_MANY_QUESTIONS", kMaxPendingProbes, "questions of what jobs need");
 }
 
 void Control::accept(const v1::SubmitJobRequest& request, const Admission::Outcome& outcome,
@@ -143,83 +165,80 @@ void Control::accept(const v1::SubmitJobRequest& request, const Admission::Outco
 void Control::plan(v1::PlanRequest request, PlanReply reply) {
   v1::JobSpec spec = request.spec();
   spec::fill_defaults(spec);
-  const auto violations = spec::validate(spec);
-  if (shutting_down_ || !violations.empty() || is_full()) {
-    return reply(shutting_down_        ? going_away()
-                 : !violations.empty() ? invalid_request(violations)
-                                       : too_much());
+  if (const auto violations = spec::validate(spec); !violations.empty()) {
+    return reply(invalid_request(violations));
   }
-  if (!request.has_device_memory()) {
-    const int64_t known = known_device_memory(spec, nodes_);
-    if (known > 0 && !request.has_device()) request.set_device_memory(absl::StrCat(known));
-  }
-  if (!request.has_device() && spec.resources().device() == "cuda") {
-    request.set_device(device_of_job(spec, nodes_));
-  }
-  const bool elsewhere = request.has_world_size() || request.has_device();
-  admission_.plan(std::move(request), [this, spec, elsewhere, reply = std::move(reply)](
-                                          absl::StatusOr<v1::Plan> plan) mutable {
-    if (!plan.ok()) return reply(plan.status());
-    v1::PlanJobResponse response;
-    auto kinds = device_kinds(nodes_);
-    std::erase_if(kinds, [&](const v1::DeviceFit& kind) {
-      return kind.kind() != plan->as_written().device();
-    });
-    if (elsewhere) spec.mutable_parallelism()->set_num_processes(plan->as_written().world_size());
-    find_obstacles(spec, plan->as_written().peak_bytes(), kinds);
-    for (v1::DeviceFit& kind : kinds) *response.add_devices() = std::move(kind);
-    *response.mutable_plan() = *std::move(plan);
-    reply(std::move(response));
-  });
+  if (absl::Status status = can_ask(); !status.ok()) return reply(status);
+  admission_.plan(std::move(request), spec,
+                  [this, spec, reply = std::move(reply)](absl::StatusOr<v1::Plan> plan) mutable {
+                    if (!plan.ok()) return reply(plan.status());
+                    v1::PlanJobResponse response;
+                    auto kinds = device_kinds(nodes_);
+                    std::erase_if(kinds, [&](const v1::DeviceFit& kind) {
+                      return kind.kind() != plan->as_written().device();
+                    });
+                    find_obstacles(plan->as_written(), kinds);
+                    for (v1::DeviceFit& kind : kinds) *response.add_devices() = std::move(kind);
+                    *response.mutable_plan() = *std::move(plan);
+                    reply(std::move(response));
+                  });
 }
 
 void Control::profile(v1::InspectRequest request, ProfileReply reply) {
-  if (shutting_down_ || is_full()) return reply(shutting_down_ ? going_away() : too_much());
+  if (const auto violations = violations_of_documents(request.spec()); !violations.empty()) {
+    return reply(invalid_request(violations));
+  }
+  if (absl::Status status = can_ask(); !status.ok()) return reply(status);
   v1::Probe probe;
   const std::string device = request.spec().resources().device();
   *probe.mutable_profile() = std::move(request);
   probes_.start(std::move(probe), device, kProfileTimeout,
                 [reply = std::move(reply)](absl::StatusOr<v1::Probed> answer) mutable {
-                  if (!answer.ok()) {
-                    return reply(error(absl::StatusCode::kUnavailable, "NO_AGENT",
-                                       std::string(answer.status().message())));
-                  }
-                  if (!answer->has_failure()) return reply(answer->profiled());
-                  const v1::Failure& why = answer->failure();
-                  if (why.kind() == v1::Failure::USER) {
-                    return reply(invalid_request({{why.field(), why.message()}}));
-                  }
-                  reply(error(absl::StatusCode::kInternal, "PROFILE_FAILED", why.message()));
+                  if (!answer.ok()) return reply(answer.status());
+                  reply(answer->profiled());
                 });
 }
 
 void Control::replan() {
+  std::erase_if(replanning_, [this](const auto& entry) {
+    const JobRecord* record = jobs_.find(entry.first);
+    return !entry.second.is_asked && (record == nullptr || !record->needs_plan());
+  });
   for (const auto& [number, record] : jobs_.all()) {
     const v1::Job& job = record->job();
     if (!record->needs_plan() || job.state() != v1::Job::RESTARTING) continue;
-    if (nodes_.ready().empty() || !replanning_.insert(job.id()).second) continue;
-    admission_.replan(store_.submitted(number), job.spec(),
-                      [this, id = job.id()](const Admission::Outcome& outcome) {
-                        replanning_.erase(id);
-                        replanned(id, outcome);
-                      });
+    if (nodes_.ready().empty()) continue;
+    Replanning& waiting = replanning_[job.id()];
+    if (waiting.is_asked || clock_.uptime() < waiting.not_before) continue;
+    waiting.is_asked = true;
+    admission_.replan(
+        store_.submitted(number), job.spec(),
+        [this, id = job.id()](const Admission::Outcome& outcome) { replanned(id, outcome); });
   }
 }
 
 void Control::replanned(const std::string& job_id, const Admission::Outcome& outcome) {
+  Replanning waiting = replanning_[job_id];
+  replanning_.erase(job_id);
   JobRecord* record = jobs_.find(job_id);
-  // It may have been cancelled meanwhile; and where no agent answered, the next tick asks again.
-  if (record == nullptr || record->job().state() != v1::Job::RESTARTING ||
-      absl::IsUnavailable(outcome.status)) {
+  // It may have been cancelled meanwhile.
+  if (record == nullptr || record->job().state() != v1::Job::RESTARTING) return;
+  if (absl::IsUnavailable(outcome.status) && ++waiting.num_unanswered < kMaxUnansweredPlans) {
+    waiting.is_asked = false;
+    waiting.not_before = clock_.uptime() + replan_pause_;
+    replanning_[job_id] = waiting;
     return;
   }
   record->set_needs_plan(false);
   if (!outcome.status.ok()) {
+    const bool is_exhausted = absl::IsFailedPrecondition(outcome.status);
     v1::Failure failure;
     failure.set_kind(v1::Failure::MEMORY);
     failure.set_rank(-1);
     failure.set_message(
-        absl::StrCat("ran out of memory, and there is no other plan: ", outcome.status.message()));
+        absl::StrCat("ran out of memory, and ",
+                     is_exhausted ? "there is no other plan: " : "no other plan could be made: ",
+                     outcome.status.message()));
     jobs_.transition(*record, v1::Job::FAILED, failure.message(), &failure);
     return;
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -63,8 +64,8 @@ class Control {
   void accept(const v1::SubmitJobRequest& request, const Admission::Outcome& outcome,
               JobReply reply);
   void answer(JobReply reply, absl::StatusOr<v1::Job> job);
-  // Too much is asked already.
-  bool is_full() const;
+  // Whether an agent may be asked one question more. UNAVAILABLE, RESOURCE_EXHAUSTED.
+  absl::Status can_ask() const;
   // Plans jobs that ran out of memory, and puts them back into the queue.
   void replan();
   void replanned(const std::string& job_id, const Admission::Outcome& outcome);
@@ -79,8 +80,14 @@ class Control {
   Gangs gangs_;
   Probes probes_;
   Admission admission_;
-  // Jobs whose next plan is being made.
-  std::set<std::string> replanning_;
+  // A job that waits for its next plan.
+  struct Replanning {
+    bool is_asked = false;
+    int num_unanswered = 0;
+    absl::Duration not_before;  // the next question, on Clock::uptime()
+  };
+  std::map<std::string, Replanning> replanning_;
+  const absl::Duration replan_pause_;
   // Queued jobs whose watchers were told what they wait for.
   std::set<int64_t> told_;
   bool shutting_down_ = false;

@@ -10,11 +10,8 @@
 namespace tessera::server {
 namespace {
 
-// What the driver's context and libraries take of a GPU before the first tensor.
-constexpr int64_t kGpuOverheadBytes = int64_t{1} << 30;
-
 int64_t tensor_bytes(const v1::DeviceFit& kind) {
-  return kind.kind() == "cuda" ? std::max<int64_t>(0, kind.memory_bytes() - kGpuOverheadBytes)
+  return kind.kind() == "cuda" ? spec::tensor_bytes_of_gpu(kind.memory_bytes())
                                : kind.memory_bytes();
 }
 
@@ -54,7 +51,7 @@ std::vector<v1::DeviceFit> device_kinds(const Nodes& nodes) {
 
 int64_t known_device_memory(const v1::JobSpec& spec, const Nodes& nodes) {
   if (spec.resources().has_device_memory()) {
-    return spec::parse_bytes(spec.resources().device_memory()).value_or(0);
+    return spec::parse_device_memory(spec.resources().device_memory()).value_or(0);
   }
   if (spec.resources().device() != "cuda") return 0;
   const auto kinds = device_kinds(nodes);
@@ -77,9 +74,9 @@ std::string device_of_job(const v1::JobSpec& spec, const Nodes& nodes) {
   return kind == nullptr ? "cuda" : kind->model();
 }
 
-void find_obstacles(const v1::JobSpec& spec, int64_t peak_bytes,
-                    std::vector<v1::DeviceFit>& kinds) {
-  const int ranks = spec.parallelism().num_processes();
+void find_obstacles(const v1::Rehearsal& job, std::vector<v1::DeviceFit>& kinds) {
+  const int64_t peak_bytes = job.peak_bytes();
+  const int ranks = job.world_size();
   for (v1::DeviceFit& kind : kinds) {
     const bool shared = kind.kind() == "cpu";
     const int64_t needed = shared ? peak_bytes * ranks : peak_bytes;

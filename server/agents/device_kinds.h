@@ -22,10 +22,10 @@ int64_t known_device_memory(const v1::JobSpec& spec, const Nodes& nodes);
 int64_t device_memory_to_plan_for(const v1::JobSpec& spec, const Nodes& nodes);
 
 // What peaks on the job's devices are remembered under: cpu, or the model of the GPU with the most
-// memory.
+// memory, as its driver names it.
 std::string device_of_job(const v1::JobSpec& spec, const Nodes& nodes);
 
-// Says of each kind why a job whose ranks peak at `peak_bytes` cannot run there.
-void find_obstacles(const v1::JobSpec& spec, int64_t peak_bytes, std::vector<v1::DeviceFit>& kinds);
+// Says of each kind why a job that was rehearsed so cannot run there.
+void find_obstacles(const v1::Rehearsal& job, std::vector<v1::DeviceFit>& kinds);
 
 }  // namespace tessera::server

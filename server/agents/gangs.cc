@@ -409,9 +409,14 @@ void Gangs::settle(JobRecord& record) {
                                      rank));
   }
   const std::string output = record.gang().output();
-  // The whole run has been seen, with the largest of its microbatches.
+  // The whole run has been seen, with the largest of its microbatches; but what the last attempt
+  // saw of it may be nothing but the load of a checkpoint.
   if (record.job().has_peak()) {
-    v1::PeakMeasured peak = measured_peak(record, nodes_);
+    v1::PeakMeasured peak = record.job().peak();
+    if (saw_first_steps(record)) {
+      const v1::PeakMeasured last = measured_peak(record, nodes_);
+      if (last.measured_bytes() > peak.measured_bytes()) peak = last;
+    }
     peak.set_device_ratio(store_.add_peak_ratio(
         peak.device(), static_cast<double>(peak.measured_bytes()) /
                            static_cast<double>(std::max<int64_t>(1, peak.predicted_bytes()))));

@@ -1,6 +1,7 @@
 #include "server/agents/plan_text.h"
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +12,9 @@
 namespace tessera::server {
 namespace {
 
-constexpr int kMaxLines = 12;
+constexpr size_t kMaxLines = 12;
+// Ratios nearer to 1 are not worth a word.
+constexpr double kMentionedRatio = 1.001;
 
 std::string changes_of(const v1::Alternative& alternative) {
   return absl::StrJoin(alternative.changes(), ", ", [](std::string* out, const auto& change) {
@@ -25,10 +28,22 @@ std::string time_of(const v1::Alternative& alternative) {
 }
 
 std::string line(const v1::Alternative& alternative) {
-  return absl::StrCat("\n  ", alternative.title(), ": ",
-                      spec::format_bytes(alternative.rehearsal().peak_bytes()),
-                      time_of(alternative), alternative.exact() ? "" : ", not exact", " (",
-                      changes_of(alternative), ")");
+  return absl::StrCat(
+      "\n  ", alternative.title(), ": ", spec::format_bytes(alternative.rehearsal().peak_bytes()),
+      time_of(alternative), alternative.exact() ? "" : ", not exact",
+      alternative.overrides() ? ", against the job file" : "", " (", changes_of(alternative), ")");
+}
+
+std::vector<const v1::Alternative*> fastest_first(
+    const v1::Plan& plan, const std::function<bool(const v1::Alternative&)>& is_wanted) {
+  std::vector<const v1::Alternative*> wanted;
+  for (const v1::Alternative& alternative : plan.alternatives()) {
+    if (is_wanted(alternative)) wanted.push_back(&alternative);
+  }
+  std::stable_sort(wanted.begin(), wanted.end(),
+                   [](const auto* a, const auto* b) { return a->time_ratio() < b->time_ratio(); });
+  if (wanted.size() > kMaxLines) wanted.resize(kMaxLines);
+  return wanted;
 }
 
 }  // namespace
@@ -49,30 +64,47 @@ std::string describe_choice(const v1::Plan& plan) {
       "; the fastest of ", plan.num_rehearsed(), " that were rehearsed");
 }
 
+std::string describe_need(int64_t peak_bytes, double peak_ratio, int64_t device_memory_bytes) {
+  std::string text =
+      absl::StrCat("a rank of the job needs ", spec::format_bytes(peak_bytes), " for tensors");
+  if (peak_ratio >= kMentionedRatio) {
+    const auto bytes = static_cast<int64_t>(peak_ratio * static_cast<double>(peak_bytes));
+    absl::StrAppend(&text, ", ", spec::format_bytes(bytes),
+                    " as earlier jobs on such a device measured");
+  }
+  return absl::StrCat(text, ", and may have ", spec::format_bytes(device_memory_bytes));
+}
+
 std::string describe_misfit(const v1::Plan& plan) {
   std::string text =
-      absl::StrCat("a rank of the job needs ", spec::format_bytes(plan.as_written().peak_bytes()),
-                   " for tensors, and may have ", spec::format_bytes(plan.device_memory_bytes()));
-  std::vector<const v1::Alternative*> fitting;
-  for (const v1::Alternative& alternative : plan.alternatives()) {
-    if (alternative.fits() && alternative.saved_bytes() > 0) fitting.push_back(&alternative);
-  }
-  std::stable_sort(fitting.begin(), fitting.end(),
-                   [](const auto* a, const auto* b) { return a->time_ratio() < b->time_ratio(); });
+      describe_need(plan.as_written().peak_bytes(), plan.peak_ratio(), plan.device_memory_bytes());
+  const auto fitting = fastest_first(plan, [](const v1::Alternative& alternative) {
+    return alternative.fits() && alternative.saved_bytes() > 0;
+  });
   if (!fitting.empty() || plan.has_choice()) absl::StrAppend(&text, "; what would make it fit:");
   if (plan.has_choice()) {
     absl::StrAppend(&text, line(plan.choice()), " - what memory.auto: true takes");
   }
-  int lines = 0;
-  for (const v1::Alternative* alternative : fitting) {
-    if (lines++ == kMaxLines) break;
-    absl::StrAppend(&text, line(*alternative));
-  }
+  for (const v1::Alternative* alternative : fitting) absl::StrAppend(&text, line(*alternative));
   if (!fitting.empty() || plan.has_choice()) return text;
   absl::StrAppend(&text, "; no technique alone makes it fit, and no combination that was tried");
   if (!plan.alternatives().empty()) {
     absl::StrAppend(&text, "; what saves most is", line(plan.alternatives(0)));
   }
+  return text;
+}
+
+std::string describe_exhausted(const v1::Plan& plan) {
+  std::string text = absl::StrCat(
+      "the run that failed was rehearsed at ", spec::format_bytes(plan.failed_peak_bytes()),
+      ", and no combination of exact techniques that leaves the job's own fields as they are was "
+      "found to need ",
+      spec::format_bytes(plan.limit_bytes()), " or less");
+  const auto smaller = fastest_first(plan, [&](const v1::Alternative& alternative) {
+    return alternative.rehearsal().peak_bytes() <= plan.limit_bytes();
+  });
+  if (!smaller.empty()) absl::StrAppend(&text, "; what would:");
+  for (const v1::Alternative* alternative : smaller) absl::StrAppend(&text, line(*alternative));
   return text;
 }
 

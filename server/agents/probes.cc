@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/jobs/errors.h"
 
 namespace tessera::server {
 namespace {
@@ -14,7 +15,20 @@ bool has_device(const NodeView& node, const std::string& kind) {
   return false;
 }
 
-absl::Status no_answer(const std::string& why) { return absl::UnavailableError(why); }
+// Of a question's time, what the agent may take: its refusal comes before nobody waits for it.
+constexpr double kOfAgent = 5.0 / 6;
+
+absl::Status no_answer(const std::string& why) {
+  return error(absl::StatusCode::kUnavailable, "NO_AGENT", why);
+}
+
+absl::StatusOr<v1::Probed> judged(const v1::Probed& answer) {
+  if (answer.kind_case() == v1::Probed::kUnanswered) return no_answer(answer.unanswered());
+  if (!answer.has_failure() && !answer.planned().has_failure()) return answer;
+  const v1::Failure& why = answer.has_failure() ? answer.failure() : answer.planned().failure();
+  if (why.kind() == v1::Failure::USER) return invalid_request({{why.field(), why.message()}});
+  return error(absl::StatusCode::kInternal, "PROBE_FAILED", why.message());
+}
 
 }  // namespace
 
@@ -30,6 +44,7 @@ void Probes::start(v1::Probe probe, const std::string& device_kind, absl::Durati
   v1::SessionResponse message;
   *message.mutable_probe() = std::move(probe);
   message.mutable_probe()->set_probe_id(++last_id_);
+  message.mutable_probe()->set_timeout_ms(absl::ToInt64Milliseconds(timeout * kOfAgent));
   pending_.emplace(last_id_, Pending{chosen, timeout, clock_.uptime() + timeout, std::move(done)});
   nodes_.send(chosen, std::move(message));
 }
@@ -43,7 +58,7 @@ void Probes::finish(Iterator probe, absl::StatusOr<v1::Probed> answer) {
 void Probes::probed(const std::string& node, const v1::Probed& message) {
   const auto probe = pending_.find(message.probe_id());
   if (probe == pending_.end() || probe->second.node != node) return;
-  finish(probe, message);
+  finish(probe, judged(message));
 }
 
 // What is done with an answer may ask another question: the ids that are to end are looked up

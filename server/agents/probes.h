@@ -15,13 +15,16 @@ namespace tessera::server {
 
 class Probes {
  public:
-  // UNAVAILABLE: no agent is connected, it went away, or it took too long.
+  // UNAVAILABLE: no agent is connected, it went away, has too much to do, or took too long.
+  // INVALID_ARGUMENT: what was asked about cannot be so, by the program's finding. INTERNAL: the
+  // program broke. Else an answer of the question's kind.
   using Done = absl::AnyInvocable<void(absl::StatusOr<v1::Probed>)>;
 
   Probes(Nodes& nodes, const Clock& clock) : nodes_(nodes), clock_(clock) {}
 
   // Asks a node, preferably one that has devices of the kind. Calls `done` once: at once where no
-  // agent is connected, else when the agent answers, goes, or takes longer than `timeout`.
+  // agent is connected, else when the agent answers, goes, or takes longer than `timeout`, of which
+  // the agent itself is given a little less.
   void start(v1::Probe probe, const std::string& device_kind, absl::Duration timeout, Done done);
   size_t num_pending() const { return pending_.size(); }
 

@@ -11,6 +11,9 @@
 namespace tessera::server {
 namespace {
 
+// Of a job. More than any method has: a bound, since they come from its ranks.
+constexpr size_t kMaxMethodMetrics = 64;
+
 std::string label_of(v1::Job::State state) {
   return absl::AsciiStrToLower(std::string(state_name(state)));
 }
@@ -51,10 +54,29 @@ void add_nodes(const Overview& overview, std::vector<prometheus::MetricFamily>& 
   devices_gauge.move_to(families);
 }
 
+// What the method measures, of the last step.
+void add_method_metrics(const Overview& overview, std::vector<prometheus::MetricFamily>& families) {
+  Gauge gauge("tessera_job_metric",
+              "Metric of the job's method since the last step event, by name");
+  for (const JobSeries& series : overview.jobs) {
+    if (series.steps.empty()) continue;
+    // In the order of names, so that the same ones are shown each time.
+    const auto& last = series.steps.back().metrics();
+    const std::map<std::string, double> metrics(last.begin(), last.end());
+    size_t shown = 0;
+    for (const auto& [name, value] : metrics) {
+      if (++shown > kMaxMethodMetrics) break;
+      gauge.set({{"job", series.job.id()}, {"name", series.job.spec().name()}, {"metric", name}},
+                value);
+    }
+  }
+  gauge.move_to(families);
+}
+
 void add_job_metrics(const Overview& overview, std::vector<prometheus::MetricFamily>& families) {
   Gauge step("tessera_job_step", "Optimizer steps taken");
   Gauge total("tessera_job_total_steps", "Optimizer steps the job will take");
-  Gauge loss("tessera_job_loss", "Loss of the last step in nats a token");
+  Gauge loss("tessera_job_loss", "Loss since the last step event");
   Gauge norm("tessera_job_grad_norm", "Gradient norm of the last step before clipping");
   Gauge rate("tessera_job_learning_rate", "Learning rate of the last step");
   Gauge speed("tessera_job_tokens_per_second", "Tokens per second in the last step");
@@ -94,6 +116,7 @@ std::string render_metrics(const Overview& overview,
   add_jobs_by_state(overview, families);
   add_nodes(overview, families);
   add_job_metrics(overview, families);
+  add_method_metrics(overview, families);
   add_memory_metrics(overview.jobs, families);
   families.insert(families.end(), others.begin(), others.end());
   return prometheus::TextSerializer().Serialize(families);

@@ -1,6 +1,7 @@
 #include "server/web/pages.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -101,6 +102,19 @@ std::string memory_table(const JobSeries& series) {
   return table + "</table>";
 }
 
+// Of the last step.
+std::string metrics_table(const v1::StepMetrics& step) {
+  constexpr size_t kMaxRows = 64;
+  const std::map<std::string, double> metrics(step.metrics().begin(), step.metrics().end());
+  std::string table = "<h2>Metrics</h2><table><tr><th>name</th><th class=\"n\">value</th></tr>";
+  size_t rows = 0;
+  for (const auto& [name, value] : metrics) {
+    if (++rows > kMaxRows) break;
+    absl::StrAppend(&table, "<tr>", cell(name), number(absl::StrFormat("%.6g", value)), "</tr>");
+  }
+  return table + "</table>";
+}
+
 }  // namespace
 
 std::string escape_html(const std::string& text) {
@@ -136,6 +150,7 @@ std::string render_job(const JobSeries& series, absl::Time now) {
       job_row(series), "</table><p>Submitted ", absl::FormatDuration(age), " ago. Attempt ",
       job.attempt(), ", ", job.restarts(), " restarts since the last checkpoint",
       job.has_checkpoint() ? absl::StrCat(" (step ", job.checkpoint().step(), ")") : "", ".</p>");
+  if (!job.step().metrics().empty()) body += metrics_table(job.step());
   if (!series.memory.empty()) body += memory_table(series);
   body += "<h2>Log</h2><pre>";
   for (const v1::LogLine& line : series.log) {

@@ -23,6 +23,7 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr std::chrono::seconds kTimeout{60};
@@ -240,6 +241,8 @@ TEST_F(CliTest, ProfilesDataAndJobsWithoutAService) {
   Tessera text = start("text", "profile " + data.string());
   EXPECT_EQ(text.wait(), 2);
   EXPECT_THAT(text.err(), HasSubstr("there is no tokenizer"));
+  EXPECT_THAT(text.err(), HasSubstr("; --model DIR names the directory"));
+  EXPECT_THAT(text.err(), Not(HasSubstr("model.path"))) << "no job file has it";
   EXPECT_FALSE(std::filesystem::exists(dir_.path() / "s"));
 }
 

@@ -49,6 +49,21 @@ TEST_F(DataPrinterTest, ColoursTokensAndLetsNoDocumentDriveTheTerminal) {
   EXPECT_THAT(text, Not(HasSubstr("{+")));
 }
 
+TEST_F(DataPrinterTest, NamesTheDocumentsOfPairs) {
+  v1::InspectReply reply = row_reply();
+  v1::InspectedDocument& chosen = *reply.mutable_row()->mutable_documents(0);
+  chosen.set_role("chosen");
+  chosen.set_margin(0.25);
+  *reply.mutable_row()->mutable_mismatched() = reply.row().documents(0);
+  reply.mutable_row()->mutable_mismatched()->clear_margin();
+  EXPECT_EQ(printed(reply, false, false),
+            "\nrow 0: 1 document, 4 tokens, 2 in the loss\n"
+            "--- chosen: 4 tokens, 2 in the loss, margin 0.25\n"
+            "ask{+an?[2Jswer+}\n\n"
+            "--- with another completion: 4 tokens, 2 in the loss\n"
+            "ask{+an?[2Jswer+}\n\n");
+}
+
 TEST_F(DataPrinterTest, PrintsOneMessageALineAsJson) {
   const std::string text = printed(row_reply(), false, true);
   EXPECT_THAT(text, HasSubstr(R"("labels":[false,true,true,false])"));

@@ -101,6 +101,12 @@ TEST(PlanPrinter, ShowsTheJobTheNodesAndWhatWouldMakeItSmaller) {
   EXPECT_EQ(printed(sample()), kGolden);
 }
 
+TEST(PlanPrinter, SaysWhatPeaksCountWith) {
+  v1::PlanJobResponse response = sample();
+  response.mutable_plan()->set_peak_ratio(1.12);
+  EXPECT_THAT(printed(response), HasSubstr("does not fit in 160.0 MiB; peaks count 1.12 times"));
+}
+
 TEST(PlanPrinter, SaysWhatIsNotKnown) {
   v1::PlanJobResponse response = sample();
   response.clear_devices();
@@ -115,6 +121,13 @@ TEST(PlanPrinter, SaysWhatIsNotKnown) {
   EXPECT_THAT(text, HasSubstr("no combination of techniques was found that fits"));
   EXPECT_THAT(text, Not(HasSubstr("PRESENT")));
   EXPECT_THAT(text, Not(HasSubstr("FITS")));
+}
+
+TEST(PlanPrinter, SaysWhereTheDocumentsWereNotRead) {
+  v1::PlanJobResponse response = sample();
+  EXPECT_THAT(printed(response), Not(HasSubstr("documents")));
+  response.mutable_plan()->mutable_as_written()->set_assumes_full_rows(true);
+  EXPECT_THAT(printed(response), HasSubstr("the documents were not read"));
 }
 
 }  // namespace

@@ -123,5 +123,17 @@ TEST(ProfilePrinter, SaysWhatIsASampleAndStopsWhereThereIsNothing) {
             "0 documents, 0 tokens; of each source at most 5 are read\n\n");
 }
 
+TEST(ProfilePrinter, SaysOfPairsHowManyWouldBeLeftOut) {
+  v1::DataProfile profile = sample();
+  for (v1::LengthChoice& choice : *profile.mutable_choices()) choice.clear_packed();
+  profile.mutable_choices(0)->set_num_lost_documents(12);
+  profile.mutable_advice()->set_packing_strategy("none");
+  const std::string text = printed(profile, 80, false);
+  EXPECT_THAT(text, HasSubstr("LEFT OUT"));
+  EXPECT_THAT(text, HasSubstr("\nmax_length: 256\n"));
+  EXPECT_THAT(text, Not(HasSubstr("BFD")));
+  EXPECT_THAT(text, Not(HasSubstr("packing")));
+}
+
 }  // namespace
 }  // namespace tessera::cli

@@ -220,8 +220,24 @@ TEST(DescribeEventTest, NamesWhatHappened) {
   EXPECT_EQ(describe_event(peak),
             "memory peak of the first 2 steps: 118.0 MiB, reached in backward by activations of "
             "model.layers.3; the largest part: head, 1.0 MiB");
+  peak.mutable_memory_peak()->set_host_peak_bytes(40 * kMiB);
+  peak.mutable_memory_peak()->add_host_cells()->set_owner("optimizer");
+  peak.mutable_memory_peak()->mutable_host_cells(0)->set_bytes(30 * kMiB);
+  EXPECT_THAT(
+      describe_event(peak),
+      ::testing::EndsWith("; in host memory: 40.0 MiB; the largest part: optimizer, 30.0 MiB"));
   peak.mutable_memory_peak()->set_rank(1);
   EXPECT_EQ(describe_event(peak), "") << "one rank's is enough";
+  v1::Event measured;
+  measured.mutable_peak()->set_measured_bytes(110 * kMiB);
+  measured.mutable_peak()->set_predicted_bytes(100 * kMiB);
+  measured.mutable_peak()->set_device_ratio(1);
+  const std::string compared =
+      "memory peak so far: 110.0 MiB on rank 0; predicted for the whole run: 100.0 MiB (+10.0%)";
+  EXPECT_EQ(describe_event(measured), compared);
+  measured.mutable_peak()->set_device_ratio(1.05);
+  EXPECT_EQ(describe_event(measured),
+            compared + "; earlier jobs on such a device measured 1.05 times as much");
   v1::Event saved;
   saved.mutable_checkpoint()->set_step(50);
   saved.mutable_checkpoint()->set_path("/o/checkpoint-50");
@@ -249,8 +265,7 @@ TEST(EventPrinterTest, JsonHasEveryMetricEvenWhenZero) {
   make_json_printer(printed.out)->print(event);
   EXPECT_EQ(printed.out.str(),
             R"({"revision":"7","attempt":0,"step":{"step":1,"totalSteps":0,"loss":0,"gradNorm":0,)"
-            R"("learningRate":0,"numTokens":"0","tokensPerSecond":0,"epoch":0,"entropy":0,)"
-            R"("meanTokenAccuracy":0}})"
+            R"("learningRate":0,"numTokens":"0","tokensPerSecond":0,"epoch":0,"metrics":{}}})"
             "\n");
   EXPECT_EQ(printed.err.str(), "");
 }

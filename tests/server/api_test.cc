@@ -1,7 +1,6 @@
 // The API as clients see it: errors with details, pages, HTTP.
 #include <cstdio>
 #include <fstream>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,21 +35,15 @@ TEST(Api, ABrokenRuleNamesItsFieldInMessageAndDetail) {
 TEST(Api, AnAgentsCheckCanRefuseASpec) {
   Service service;
   Agent agent(service, "n1", 1);
-  std::thread checker([&] {
-    const v1::Probe probe = agent.next(v1::SessionResponse::kProbe).probe();
-    v1::SessionRequest request;
-    request.mutable_probed()->set_probe_id(probe.probe_id());
-    v1::Failure& failure = *request.mutable_probed()->mutable_checked()->add_violations();
-    failure.set_field("data.train");
-    failure.set_message("data.train: /data/train.jsonl does not exist");
-    agent.send(request);
-  });
-  v1::SubmitJobRequest request;
-  v1::SubmitJobResponse response;
-  *request.mutable_spec() = make_spec();
-  request.set_request_id("r");
-  const grpc::Status status = service.submit(request, &response);
-  checker.join();
+  const grpc::Status status =
+      submit_while(service, make_spec(), [&] {
+        agent.answer_probe([](const v1::Probe&, v1::Probed& probed) {
+          v1::Failure& failure = *probed.mutable_checked()->add_violations();
+          failure.set_kind(v1::Failure::USER);
+          failure.set_field("data.train");
+          failure.set_message("data.train: /data/train.jsonl does not exist");
+        });
+      }).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status.error_message(), "data.train: /data/train.jsonl does not exist");
   EXPECT_EQ(bad_request(status).field_violations(0).field(), "data.train");

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "google/rpc/status.pb.h"
 
@@ -160,6 +161,10 @@ std::vector<v1::Job::State> Service::states(const std::string& id) {
 
 Agent::Agent(Service& service, const std::string& node, int num_devices,
              const std::vector<v1::RunId>& runs)
+    : Agent(service, node, devices(num_devices, "cpu"), runs) {}
+
+Agent::Agent(Service& service, const std::string& node, const std::vector<v1::Device>& devices,
+             const std::vector<v1::RunId>& runs)
     : stub_(v1::AgentService::NewStub(service.channel())) {
   context_.set_deadline(std::chrono::system_clock::now() + kPatience);
   stream_ = stub_->Session(&context_);
@@ -168,11 +173,7 @@ Agent::Agent(Service& service, const std::string& node, int num_devices,
   hello.set_node(node);
   hello.set_hostname(node);
   hello.set_address("127.0.0.1");
-  for (int i = 0; i < num_devices; ++i) {
-    v1::Device& device = *hello.add_devices();
-    device.set_index(i);
-    device.set_kind("cpu");
-  }
+  for (const v1::Device& device : devices) *hello.add_devices() = device;
   for (const v1::RunId& run : runs) *hello.add_runs() = run;
   stream_->Write(request);
   v1::SessionResponse response;
@@ -219,6 +220,15 @@ v1::Prepare Agent::prepare() {
   return prepare;
 }
 
+v1::Probe Agent::answer_probe(const std::function<void(const v1::Probe&, v1::Probed&)>& fill) {
+  const v1::Probe probe = next(v1::SessionResponse::kProbe).probe();
+  v1::SessionRequest request;
+  request.mutable_probed()->set_probe_id(probe.probe_id());
+  fill(probe, *request.mutable_probed());
+  send(request);
+  return probe;
+}
+
 v1::Cursor Agent::event_at(const v1::RunId& run, int rank, int64_t begin,
                            const v1::TrainerEvent& event) {
   v1::SessionRequest request;
@@ -238,9 +248,10 @@ v1::Cursor Agent::event(const v1::RunId& run, int rank, const v1::TrainerEvent& 
   return cursor;
 }
 
-void Agent::started(const v1::RunId& run, int rank) {
+void Agent::started(const v1::RunId& run, int rank, int resumed_step) {
   v1::TrainerEvent message;
   message.mutable_started()->set_pid(1);
+  message.mutable_started()->set_resumed_step(resumed_step);
   event(run, rank, message);
 }
 
@@ -276,6 +287,30 @@ void Agent::ended(const v1::RunId& run) {
   v1::SessionRequest request;
   *request.mutable_run_ended()->mutable_run() = run;
   send(request);
+}
+
+std::vector<v1::Device> devices(int count, const std::string& kind, const std::string& model,
+                                int64_t memory_bytes) {
+  std::vector<v1::Device> devices(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    v1::Device& device = devices[static_cast<size_t>(i)];
+    device.set_index(i);
+    device.set_kind(kind);
+    device.set_model(model);
+    device.set_memory_bytes(memory_bytes);
+  }
+  return devices;
+}
+
+Submitted submit_while(Service& service, const v1::JobSpec& spec,
+                       const std::function<void()>& machine) {
+  const std::jthread thread(machine);
+  v1::SubmitJobRequest request;
+  v1::SubmitJobResponse response;
+  *request.mutable_spec() = spec;
+  request.set_request_id("r");
+  const grpc::Status status = service.submit(request, &response);
+  return {status, response.job()};
 }
 
 v1::JobSpec make_spec(int num_processes, int max_restarts) {

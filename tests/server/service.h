@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -62,6 +63,8 @@ class Agent {
  public:
   Agent(Service& service, const std::string& node, int num_devices,
         const std::vector<v1::RunId>& runs = {});
+  Agent(Service& service, const std::string& node, const std::vector<v1::Device>& devices,
+        const std::vector<v1::RunId>& runs = {});
   ~Agent();
 
   const v1::Welcome& welcome() const { return welcome_; }
@@ -73,13 +76,15 @@ class Agent {
   // Status of the session once it has ended.
   grpc::Status finish();
 
-  // Answers the next Prepare and awaits Start. Gives the Prepare.
+  // Answers the next Prepare, and gives it.
   v1::Prepare prepare();
+  // Answers the next Probe with what `fill` makes of it, and gives it.
+  v1::Probe answer_probe(const std::function<void(const v1::Probe&, v1::Probed&)>& fill);
   // Sends one event of a rank and awaits its Ack.
   v1::Cursor event(const v1::RunId& run, int rank, const v1::TrainerEvent& event);
   // The same, at an offset of the caller's choice.
   v1::Cursor event_at(const v1::RunId& run, int rank, int64_t begin, const v1::TrainerEvent& event);
-  void started(const v1::RunId& run, int rank);
+  void started(const v1::RunId& run, int rank, int resumed_step = 0);
   void step(const v1::RunId& run, int rank, int step);
   // Finished, RankExited.
   void finished(const v1::RunId& run, int rank);
@@ -94,6 +99,19 @@ class Agent {
   std::unique_ptr<grpc::ClientReaderWriter<v1::SessionRequest, v1::SessionResponse>> stream_;
   v1::Welcome welcome_;
 };
+
+// Devices of one kind and model, numbered from 0.
+std::vector<v1::Device> devices(int count, const std::string& kind, const std::string& model = "",
+                                int64_t memory_bytes = 0);
+
+struct Submitted {
+  grpc::Status status;
+  v1::Job job;
+};
+
+// Submits while `machine` plays the agent, on a thread of its own that has ended on return.
+Submitted submit_while(Service& service, const v1::JobSpec& spec,
+                       const std::function<void()>& machine);
 
 // A job that passes the rules.
 v1::JobSpec make_spec(int num_processes = 1, int max_restarts = 3);
