@@ -272,7 +272,7 @@ FILES = [
         "two methods",
         FILE,
         "",
-        r":\d+:\d+: method\.dpo",
+        r":\d+:\d+: method holds sft and dpo, must hold exactly one",
         lambda job, directory: json.dumps(job | {"method": {"sft": {}, "dpo": {}}}),
     ),
     Case(
@@ -358,7 +358,7 @@ MACHINE = [
         "full disk",
         SUBMIT,
         "training.output_dir",
-        r"has \d+ MiB free, and the job needs \d+ MiB",
+        r"has [\d.]+ \w+ free, and the job needs [\d.]+ \w+",
         lambda job, directory: None,
         mount="size=1m",
     ),

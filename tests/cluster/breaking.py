@@ -6,30 +6,26 @@ text, that is the job file.
 """
 
 import json
+import pathlib
+import sys
 
 from jobs import models
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import job_fields
 
 
 def set_field(path, value):
     """Breaks a job by one field, a.b.c, of its file."""
 
     def break_job(job, _directory):
-        *sections, field = path.split(".")
-        for section in sections:
-            job = job.setdefault(section, {})
-        job[field] = value
+        job_fields.set_fields(job, {path: value})
 
     return break_job
 
 
 def remove_field(path):
-    def break_job(job, _directory):
-        *sections, field = path.split(".")
-        for section in sections:
-            job = job[section]
-        del job[field]
-
-    return break_job
+    return lambda job, _directory: job_fields.remove_field(job, path)
 
 
 def empty_directory(job, directory):

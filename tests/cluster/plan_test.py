@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What a job needs is known before it runs, and chosen to fit: plan, admission, auto, replan.
+"""What a job needs is known before it runs, and chosen to fit: plan, admission, auto, replan; and
+what it says when it runs out of memory all the same.
 
 plan_test.py --bin DIR --assets DIR
 """
@@ -61,6 +62,12 @@ def peak(rehearsal):
     return int(rehearsal["peakBytes"])
 
 
+def limit_between(made):
+    """Bytes that the job as written does not fit in, and smaller microbatches do."""
+    split = alternative(made, "microbatches of 2 rows, 4 a step")
+    return (peak(split["rehearsal"]) + peak(made["asWritten"])) // 2
+
+
 def losses(events):
     return {event["step"]["step"]: event["step"]["loss"] for event in events if "step" in event}
 
@@ -84,7 +91,11 @@ def check_plan_here(service, options):
     what_if = plan(service, job, "--world-size", "64", "--device", "h100")
     expect(what_if["asWritten"]["worldSize"] == 64, "not of 64 ranks")
     expect(what_if["rates"].startswith("h100"), what_if["rates"])
-    expect(int(what_if["deviceMemoryBytes"]) == 80 << 30, what_if["deviceMemoryBytes"])
+    # Of 80 GiB the driver's context takes one.
+    expect(int(what_if["deviceMemoryBytes"]) == 79 << 30, what_if["deviceMemoryBytes"])
+    refused = service.call("plan", str(service.write_job("planned", job)), "--device-memory", "80")
+    expect(refused.returncode == 2, f"80 bytes of memory: {refused.stdout}")
+    expect("must be a number with its unit, such as" in refused.stderr, refused.stderr)
     expect(not service.state_dir.exists() and not service.pids(), "plan started something")
 
     code, events, errors = run_job(service, "run", str(service.write_job("plain", job)))
@@ -102,8 +113,7 @@ def check_plan_here(service, options):
 
 def check_auto(service, options, made, expected):
     """Made to fit, with the same losses."""
-    split = alternative(made, "microbatches of 2 rows, 4 a step")
-    limit = (peak(split["rehearsal"]) + peak(made["asWritten"])) // 2
+    limit = limit_between(made)
     job = token_job(service, options, "auto", {"auto": True}, {"device_memory": str(limit)})
     code, events, errors = run_job(service, "run", str(service.write_job("auto", job)))
     expect(code == 0, errors)
@@ -128,36 +138,54 @@ def check_refusal(service, options):
     service.expect_gone()
 
 
-def check_replan(service, options, made, expected):
-    """The data grow after the job was accepted: it runs out of memory in its middle.
-
-    It goes on from its checkpoint, with another plan.
-    """
-    split = alternative(made, "microbatches of 2 rows, 4 a step")
-    limit = (peak(split["rehearsal"]) + peak(made["asWritten"])) // 2
+def submit_and_grow(service, options, job):
+    """Has the job accepted on short documents, which are long ones when it starts. Its name."""
     write_tokens(service.directory / "tokens.jsonl", num_long=0)
-    job = token_job(service, options, "grows", {"on_oom": "replan"}, {"device_memory": str(limit)})
-    job["training"] |= {"save_strategy": "steps", "save_steps": 2, "async_save": False}
     blocker = token_job(service, options, "blocker")
     blocker["training"]["max_steps"] = NEVER
-    with service.up("--cpu-slots", "1"):
-        first = service.call("submit", str(service.write_job("blocker", blocker))).stdout.strip()
-        submitted = service.call("submit", str(service.write_job("grows", job)))
-        expect(submitted.returncode == 0, submitted.stderr)
-        name = submitted.stdout.strip()
-        write_tokens(service.directory / "tokens.jsonl", num_long=DOCUMENTS // 2)
-        service.call("cancel", first)
-        follower = Follower(service, "watch", name)
-        follower.follow(lambda event: None)
-        code, errors = follower.end()
-        expect(code == 0, errors)
-        events = follower.events
-        [chosen] = [event["plan"] for event in events if "plan" in event]
-        print(chosen["reason"])
-        reasons = [event["state"]["reason"] for event in events if "state" in event]
-        expect("goes on from the checkpoint of step 4" in reasons, str(reasons))
-        check_same_losses(expected, losses(events))
-        wait_until(lambda: not service.unfinished(), "all jobs to end")
+    first = service.call("submit", str(service.write_job("blocker", blocker))).stdout.strip()
+    submitted = service.call("submit", str(service.write_job(job["name"], job)))
+    expect(submitted.returncode == 0, submitted.stderr)
+    write_tokens(service.directory / "tokens.jsonl", num_long=DOCUMENTS // 2)
+    service.call("cancel", first)
+    return submitted.stdout.strip()
+
+
+def check_out_of_memory(service, options, made):
+    """What a rank held when it ran out of memory is shown by every command that shows the job."""
+    limit = limit_between(made)
+    job = token_job(service, options, "full", resources={"device_memory": str(limit)})
+    name = submit_and_grow(service, options, job)
+    watched = service.call("watch", name)
+    expect(watched.returncode == 1, f"exit code {watched.returncode}: {watched.stderr}")
+    shown = service.call("get", name)
+    for text in (watched.stdout + watched.stderr, shown.stdout):
+        for part in ("device memory of rank 0", "  refused: ", "parameters", "tessera plan"):
+            expect(part in text, f"no {part!r} in {text}")
+    [found] = service.query("get", name)
+    expect(found["failure"]["kind"] == "MEMORY", found["failure"])
+    refusal = found["failure"]["outOfMemory"]
+    held, asked = int(refusal["memory"]["currentBytes"]), int(refusal["requested"]["bytes"])
+    expect(held <= limit < held + asked, f"{asked} bytes refused at {held} of {limit}")
+    print(found["failure"]["message"])
+
+
+def check_replan(service, options, made, expected):
+    """A job that runs out of memory in its middle goes on from its checkpoint with another plan."""
+    resources = {"device_memory": str(limit_between(made))}
+    job = token_job(service, options, "grows", {"on_oom": "replan"}, resources)
+    job["training"] |= {"save_strategy": "steps", "save_steps": 2, "async_save": False}
+    name = submit_and_grow(service, options, job)
+    follower = Follower(service, "watch", name)
+    follower.follow(lambda event: None)
+    code, errors = follower.end()
+    expect(code == 0, errors)
+    events = follower.events
+    [chosen] = [event["plan"] for event in events if "plan" in event]
+    print(chosen["reason"])
+    reasons = [event["state"]["reason"] for event in events if "state" in event]
+    expect("goes on from the checkpoint of step 4" in reasons, str(reasons))
+    check_same_losses(expected, losses(events))
 
 
 def main():
@@ -173,7 +201,10 @@ def main():
         made, expected = check_plan_here(service, options)
         check_auto(service, options, made, expected)
         check_refusal(service, options)
-        check_replan(service, options, made, expected)
+        with service.up("--cpu-slots", "1"):
+            check_out_of_memory(service, options, made)
+            check_replan(service, options, made, expected)
+            wait_until(lambda: not service.unfinished(), "all jobs to end")
 
 
 if __name__ == "__main__":

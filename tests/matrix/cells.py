@@ -4,7 +4,7 @@ import itertools
 import random
 from dataclasses import dataclass
 
-from techniques import MODELS, TECHNIQUES, WORLDS
+from techniques import MESH_WORLDS, MODELS, TECHNIQUES, WORLDS
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,11 @@ def ordered(techniques):
     return tuple(sorted(techniques, key=TECHNIQUES.index))
 
 
+def worlds_of(techniques):
+    """The world sizes that all of them are run at: of an axis of the mesh its own."""
+    return next((t.worlds for t in techniques if t.worlds != WORLDS), WORLDS)
+
+
 def pairs():
     """Every technique alone, and every two of different axes, on each model and world size."""
     alone = [(technique,) for technique in TECHNIQUES]
@@ -32,7 +37,7 @@ def pairs():
         Cell(model, world, ordered(techniques))
         for techniques in alone + together
         for model in MODELS
-        for world in WORLDS
+        for world in worlds_of(techniques)
     ]
 
 
@@ -49,7 +54,11 @@ def draw(random_source, wanted=()):
 def sample(count, seed):
     """Combinations of any number of techniques."""
     source = random.Random(seed)
-    return [Cell(source.choice(MODELS), source.choice(WORLDS), draw(source)) for _ in range(count)]
+    cells = []
+    for _ in range(count):
+        techniques = draw(source)
+        cells.append(Cell(source.choice(MODELS), source.choice(worlds_of(techniques)), techniques))
+    return cells
 
 
 def cover(seed, tries=40):
@@ -60,7 +69,7 @@ def cover(seed, tries=40):
         frozenset(pair)
         for pair in itertools.combinations(TECHNIQUES, 2)
         if pair[0].axis != pair[1].axis
-    } | {frozenset((t, place)) for t in TECHNIQUES for place in MODELS + WORLDS}
+    } | {frozenset((t, place)) for t in TECHNIQUES for place in MODELS + t.worlds}
     cells = []
     while missing:
         # Sets have no order that is the same in the next process.
@@ -83,12 +92,14 @@ def rank_of(pair):
 
 def candidate(source, pair):
     models = [part for part in pair if part in MODELS]
-    worlds = [part for part in pair if part in WORLDS]
-    techniques = [part for part in pair if part not in MODELS + WORLDS]
+    worlds = [part for part in pair if part in WORLDS + MESH_WORLDS]
+    techniques = draw(source, [part for part in pair if part not in MODELS + WORLDS + MESH_WORLDS])
+    if worlds and worlds[0] not in worlds_of(techniques):
+        techniques = tuple(t for t in techniques if worlds[0] in t.worlds)
     return Cell(
         models[0] if models else source.choice(MODELS),
-        worlds[0] if worlds else source.choice(WORLDS),
-        draw(source, techniques),
+        worlds[0] if worlds else source.choice(worlds_of(techniques)),
+        techniques,
     )
 
 

@@ -2,7 +2,7 @@
 """The knob matrix: memory techniques leave the run as it is, and the rehearsal knows their peak.
 
     matrix_test.py --trainer PATH --assets DIR [--cells cover|pairs|all] [--seed N]
-                   [--only WORD ...] [--no-rehearsal]
+                   [--only WORD ...] [--no-rehearsal] [--jobs N]
 
 Each cell trains a tiny model for some steps with a combination of techniques. Losses and gradient
 norms of each step and the final weights must be those of the plain run (no technique on, one rank,
@@ -12,25 +12,22 @@ models and one and two ranks; all: these and a seeded sample of combinations. --
 in whose names every WORD occurs. Exits with 1 if a cell differs.
 """
 
-import argparse
-import collections
-import functools
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from cells import Cell, cover, pairs, sample
-from refusals import REFUSALS
 from techniques import EXACT, PEAK_EXACT
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "parity"))
 import ranks
-from weights import read_safetensors
+import trials
+from trials import TrialError, held, last_memory
+from weights import tensors_of
 
 NUM_STEPS = 3
 GLOBAL_BATCH = 8
@@ -46,46 +43,26 @@ PLAIN = {
 }
 
 
-class CellError(Exception):
-    """How a cell differs from what it should be."""
-
-
-class RefusedError(Exception):
+class RefusedError(TrialError):
     """The trainer's sentence about a combination that it does not take."""
 
 
-def make_spec(assets, cell, fields, output):
-    spec = {
-        "name": "matrix",
-        "method": {"sft": {}},
-        "model": {
-            "path": str(assets / "models" / cell.model),
-            "tokenizer": str(assets / "tokenizer"),
-        },
-        "data": {
-            "train": str(assets / "data" / "few.jsonl"),
-            "cache_dir": str(output.parent / "cache"),
-        },
-        "training": {
-            "max_steps": NUM_STEPS,
-            "learning_rate": 1e-3,
-            "weight_decay": 0.01,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "output_dir": str(output),
-        },
-        "parallelism": {"num_processes": cell.world},
-        "resources": {"device": "cpu", "cpu_threads": 1},
-    }
-    for path, value in fields.items():
-        *sections, name = path.split(".")
-        place = spec
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    steps = spec["training"]["gradient_accumulation_steps"]
-    spec["training"]["per_device_train_batch_size"] = GLOBAL_BATCH // cell.world // steps
-    return spec
+def make_spec(options, cell, fields, output):
+    steps = fields["training.gradient_accumulation_steps"]
+    data_ranks = cell.world // fields.get("parallelism.cp_size", 1)
+    return trials.make_spec(
+        options,
+        output,
+        cell.world,
+        model=cell.model,
+        train="few",
+        fields={"data.cache_dir": str(output.parent / "cache")} | fields,
+        max_steps=NUM_STEPS,
+        weight_decay=0.01,
+        logging_steps=1,
+        save_strategy="no",
+        per_device_train_batch_size=GLOBAL_BATCH // data_ranks // steps,
+    )
 
 
 def fields_of(cell):
@@ -97,30 +74,25 @@ def fields_of(cell):
     return own, reference
 
 
-def tensors_of(directory):
-    return {
-        name: values
-        for file in sorted(directory.glob("*.safetensors"))
-        for name, values in read_safetensors(file)
-    }
-
-
 def train(options, cell, fields, rehearses):
-    """(metrics of each step, final tensors, peaks by rank, rehearsal)"""
+    """(metrics of each step, final tensors, last memory by rank, rehearsal)"""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        spec = make_spec(options.assets, cell, fields, scratch / "output")
+        spec = make_spec(options, cell, fields, scratch / "output")
         try:
             events = ranks.run(options.trainer, spec, cell.world, scratch)
         except ranks.RunError as error:
-            raise refusal(scratch / "rank0.out") or CellError(str(error)) from None
-        steps = [event["step"] for event in events if "step" in event]
-        tensors = tensors_of(pathlib.Path(events[-1]["finished"]["output"]))
-        peaks = [peak_of(scratch / f"rank{rank}.out") for rank in range(cell.world)]
-        rehearsal = rehearse(options, scratch) if rehearses else None
+            raise refusal(scratch / "rank0.out") or TrialError(str(error)) from None
+        steps = list(trials.steps_of(events).values())
+        tensors = tensors_of(trials.final_directory(events))
+        memory = [
+            last_memory(ranks.read_events(scratch / f"rank{rank}.out"))
+            for rank in range(cell.world)
+        ]
+        rehearsal = trials.rehearse(options, spec, scratch) if rehearses else None
     if len(steps) != NUM_STEPS:
-        raise CellError(f"{len(steps)} steps, expected {NUM_STEPS}")
-    return steps, tensors, peaks, rehearsal
+        raise TrialError(f"{len(steps)} steps, expected {NUM_STEPS}")
+    return steps, tensors, memory, rehearsal
 
 
 def refusal(path):
@@ -130,26 +102,12 @@ def refusal(path):
     return RefusedError(failed["message"]) if failed.get("kind") == "USER" else None
 
 
-def peak_of(path):
-    """The last MemorySnapshot that a rank reported."""
-    events = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [event["memory"] for event in events if "memory" in event][-1]
-
-
-def rehearse(options, directory):
-    command = [options.trainer, "--rehearse", "--input", directory / "rank0.json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ranks.TIMEOUT_SECONDS)
-    if done.returncode != 0:
-        raise CellError(f"the rehearsal ended with {done.returncode}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
-
-
 def compare_steps(got, want, tolerance):
     for ours, theirs in zip(got, want, strict=True):
         for metric in ("loss", "gradNorm"):
             error = abs(ours[metric] - theirs[metric]) / abs(theirs[metric])
             if not error <= tolerance:
-                raise CellError(
+                raise TrialError(
                     f"step {theirs['step']}: {metric} is {ours[metric]!r}, it was"
                     f" {theirs[metric]!r}, {error:.1e} apart (at most {tolerance:.0e})"
                 )
@@ -157,53 +115,60 @@ def compare_steps(got, want, tolerance):
 
 def compare_tensors(got, want, tolerance):
     if got.keys() != want.keys():
-        raise CellError(f"the tensors are others: {sorted(got.keys() ^ want.keys())}")
+        raise TrialError(f"the tensors are others: {sorted(got.keys() ^ want.keys())}")
     for name, values in want.items():
         error = np.linalg.norm(got[name] - values) / max(np.linalg.norm(values), 1e-6)
         if not error <= tolerance:
-            raise CellError(f"{name} is {error:.1e} of its norm away (at most {tolerance:.0e})")
+            raise TrialError(f"{name} is {error:.1e} of its norm away (at most {tolerance:.0e})")
 
 
-def by_owner(owners):
-    return {entry["owner"]: int(entry.get("atPeakBytes", 0)) for entry in owners}
-
-
-def compare_peaks(rehearsal, peaks, tolerance):
-    """The error of the rehearsed peak, relative."""
-    measured = peaks[rehearsal.get("rank", 0)]
-    ours, theirs = by_owner(rehearsal.get("owners", [])), by_owner(measured.get("owners", []))
-    limit = tolerance * int(measured["peakBytes"])
-    for owner in sorted(ours.keys() | theirs.keys()):
-        rehearsed, real = ours.get(owner, 0), theirs.get(owner, 0)
+def compare_peaks(rehearsal, memory, tolerance):
+    """The error of the rehearsed peak, relative; no owner in either space may be off by more of it
+    than the tolerance."""
+    ours, theirs = held(rehearsal), held(memory[rehearsal.get("rank", 0)])
+    limit = tolerance * theirs["peak"]
+    for what in sorted(ours.keys() | theirs.keys()):
+        rehearsed, real = ours.get(what, 0), theirs.get(what, 0)
         if abs(rehearsed - real) > limit:
-            raise CellError(f"{owner} was rehearsed at {rehearsed} bytes and took {real}")
-    return abs(int(rehearsal["peakBytes"]) / int(measured["peakBytes"]) - 1)
+            raise TrialError(f"{what} was rehearsed at {rehearsed} bytes and took {real}")
+    return abs(ours["peak"] / theirs["peak"] - 1)
 
 
 class Matrix:
-    """Runs cells; remembers what references gave."""
+    """Runs cells; remembers what references gave, and gives one that is being run to all who wait
+    for it."""
 
     def __init__(self, options):
         self.options = options
-        self.reference = functools.lru_cache(maxsize=None)(self.run_reference)
+        self.lock = threading.Lock()
+        self.references = {}  # Futures; guarded by the lock
 
-    def run_reference(self, model, frozen_fields):
-        return train(self.options, Cell(model, 1, ()), json.loads(frozen_fields), rehearses=False)
+    def reference(self, model, fields):
+        key = (model, json.dumps(fields, sort_keys=True))
+        with self.lock:
+            is_known = key in self.references
+            future = self.references.setdefault(key, Future())
+        if not is_known:
+            try:
+                future.set_result(train(self.options, Cell(model, 1, ()), fields, rehearses=False))
+            except Exception as error:  # is raised wherever the result is asked for
+                future.set_exception(error)
+        return future.result()
 
     def check(self, cell):
-        """What became of a cell, in words. Raises CellError, RefusedError."""
+        """What became of a cell, in words. Raises TrialError."""
         own, plain = fields_of(cell)
-        steps, tensors, peaks, rehearsal = train(
+        steps, tensors, memory, rehearsal = train(
             self.options, cell, own, rehearses=self.options.rehearse
         )
-        want_steps, want_tensors, *_ = self.reference(cell.model, json.dumps(plain, sort_keys=True))
+        want_steps, want_tensors, *_ = self.reference(cell.model, plain)
         tolerance = max((technique.tolerance for technique in cell.techniques), default=EXACT)
         compare_steps(steps, want_steps, tolerance)
         compare_tensors(tensors, want_tensors, tolerance * WEIGHT_TOLERANCE_RATIO)
         if rehearsal is None:
             return "equal"
         error = compare_peaks(
-            rehearsal, peaks, max((t.peak_tolerance for t in cell.techniques), default=PEAK_EXACT)
+            rehearsal, memory, max((t.peak_tolerance for t in cell.techniques), default=PEAK_EXACT)
         )
         return f"equal; the rehearsed peak is {error:.2%} off"
 
@@ -214,26 +179,20 @@ class Matrix:
             smaller = Cell(cell.model, cell.world, rest)
             try:
                 self.check(smaller)
-            except CellError:
-                return self.smallest_failure(smaller)
             except RefusedError:
                 continue
+            except TrialError:
+                return self.smallest_failure(smaller)
         return cell
 
     def run(self, cell):
-        """(whether all is well, kind, a line about it)"""
-        expected = next((row.sentence for row in REFUSALS if row.applies(cell)), None)
+        """(whether all is well, a line about it)"""
         try:
-            verdict = self.check(cell)
-            if expected:
-                return False, "FAILED", f"it ran, and should be refused: {expected}"
+            return True, self.check(cell)
         except RefusedError as refused:
-            known = expected is not None and expected in str(refused)
-            return known, "refused" if known else "FAILED", str(refused)
-        except CellError as error:
-            cell = self.smallest_failure(cell)
-            return False, "FAILED", f"{error}\n  so does: {cell}"
-        return True, "ok", verdict
+            return False, f"refused: {refused}"
+        except TrialError as error:
+            return False, f"{error}\n  so does: {self.smallest_failure(cell)}"
 
 
 def choose_cells(options):
@@ -245,30 +204,28 @@ def choose_cells(options):
     return [cell for cell in cells if all(word in str(cell) for word in options.only)]
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trainer", required=True, type=pathlib.Path)
-    parser.add_argument("--assets", required=True, type=pathlib.Path)
+def add_options(parser):
     parser.add_argument("--cells", choices=("cover", "pairs", "all"), default="cover")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD")
     parser.add_argument("--no-rehearsal", dest="rehearse", action="store_false")
-    options = parser.parse_args()
-    options.assets = options.assets.resolve()
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells at a time")
+
+
+def main():
+    options = trials.parse(__doc__, add_options)
     cells = choose_cells(options)
     if not cells:
         raise SystemExit("no cell has such a name")
     matrix = Matrix(options)
-    counts = collections.Counter()
-    with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
-        for cell, (good, kind, line) in zip(cells, pool.map(matrix.run, cells), strict=True):
-            counts[kind] += 1
-            if not good or kind == "refused" or options.only:
-                print(f"{kind}: {cell}\n  {line}", flush=True)
-    print(f"{len(cells)} cells: " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())))
-    sys.exit(1 if counts["FAILED"] else 0)
+    num_failed = 0
+    with ThreadPoolExecutor(max_workers=options.jobs) as pool:
+        for cell, (good, line) in zip(cells, pool.map(matrix.run, cells), strict=True):
+            num_failed += not good
+            if not good or options.only:
+                print(f"{'ok' if good else 'FAILED'}: {cell}\n  {line}", flush=True)
+    print(f"{len(cells)} cells, {num_failed} failed")
+    sys.exit(1 if num_failed else 0)
 
 
 if __name__ == "__main__":

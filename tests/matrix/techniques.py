@@ -13,6 +13,12 @@ EXACT = 1e-5
 PEAK_EXACT = 0.005
 
 
+MODELS = ("llama", "qwen3")
+WORLDS = (1, 2)
+# Of techniques that are an axis of the mesh: alone, and beside two shards.
+MESH_WORLDS = (2, 4)
+
+
 @dataclass(frozen=True, eq=False)
 class Technique:
     axis: str
@@ -23,6 +29,7 @@ class Technique:
     # Where rounding turns small differences of order into larger ones.
     tolerance: float = EXACT
     peak_tolerance: float = PEAK_EXACT
+    worlds: tuple = WORLDS  # that it is run at
 
 
 def lora(**options):
@@ -136,7 +143,14 @@ TECHNIQUES = [
         peak_tolerance=0.15,
     ),
     *ADAPTERS,
+    *(
+        Technique(
+            "mesh",
+            f"cp-{strategy}",
+            {"parallelism.cp_size": 2, "parallelism.cp_strategy": strategy},
+            worlds=MESH_WORLDS,
+        )
+        for strategy in ("allgather", "ring", "ulysses")
+    ),
+    Technique("mesh", "hsdp", {"parallelism.dp_replicate_size": 2}, worlds=MESH_WORLDS),
 ]
-
-MODELS = ("llama", "qwen3")
-WORLDS = (1, 2)

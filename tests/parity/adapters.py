@@ -3,6 +3,7 @@
 Both matrices are there, so that the first step already has gradients of both.
 """
 
+import json
 import zlib
 
 import numpy as np
@@ -49,7 +50,8 @@ def draw(name, shape, size):
 
 def adapter_tensors(model, peft):
     targets = peft.get("lora_target_modules", DEFAULT_TARGETS)
-    saved = peft.get("lora_modules_to_save", [])
+    # A model that scores documents trains its score whole.
+    saved = [*peft.get("lora_modules_to_save", []), "score"]
     rank = peft["lora_r"]
     tensors = {}
     for name, values in stored_weights(model).items():
@@ -69,10 +71,16 @@ def adapter_tensors(model, peft):
     return tensors
 
 
+def task_of(model):
+    """PEFT trains the score of a model that scores documents whole, unasked."""
+    architecture = json.loads((model / "config.json").read_text())["architectures"][0]
+    return "SEQ_CLS" if architecture.endswith("ForSequenceClassification") else "CAUSAL_LM"
+
+
 def adapter_config(model, peft):
     return {
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
+        "task_type": task_of(model),
         "base_model_name_or_path": str(model),
         "bias": "none",
         "target_modules": DEFAULT_TARGETS,

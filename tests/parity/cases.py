@@ -35,7 +35,11 @@ class Case:
     data: str = "mixed"
     eval: str = ""  # held-out documents; none
     batch: int = GLOBAL_BATCH  # rows of a microbatch, over all ranks; of an evaluation too
+    method: str = "sft"  # of the job file
     sft: dict = dataclasses.field(default_factory=dict)
+    options: dict = dataclasses.field(default_factory=dict)  # of a method that is not sft
+    teacher: str = ""  # of gkd: a model
+    reference: str = ""  # of dpo and kto: a model; the one that is trained, before it is
     training: dict = dataclasses.field(default_factory=dict)
     memory: dict = dataclasses.field(default_factory=dict)
     # Adapters, which begin as adapters.py says. Empty: every weight is trained.
@@ -45,6 +49,12 @@ class Case:
 
     def sft_options(self):
         return SFT | self.sft
+
+    def method_options(self):
+        return self.sft_options() if self.method == "sft" else SFT | self.options
+
+    def is_chat(self):
+        return "chats" in self.data
 
     def training_options(self):
         return TRAINING | self.training
@@ -285,6 +295,174 @@ CASES = {
     ),
     "reshard_off": Case(memory={"reshard_after_forward": False}, same_as="text_padded"),
     "head_chunks": Case(memory={"head_chunk_tokens": 7}, same_as="text_padded"),
+}
+
+
+def reward(model="llama_reward", data="pairs", training=None, peft=None, eval="", **options):
+    return Case(
+        model=model,
+        data=data,
+        eval=eval,
+        method="reward",
+        options=options,
+        training=training or {},
+        peft=peft or {},
+    )
+
+
+def gkd(model="llama", data="chats", training=None, peft=None, eval="", **options):
+    return Case(
+        model=model,
+        data=data,
+        eval=eval,
+        method="gkd",
+        teacher="llama_teacher",
+        options=options,
+        training=training or {},
+        peft=peft or {},
+    )
+
+
+ACCUMULATION = {"gradient_accumulation_steps": 3, "max_steps": 4}
+CASES |= {
+    "reward": reward(),
+    "reward_margin": reward(data="pairs_margins", training={"learning_rate": 3e-4}),
+    "reward_center": reward(center_rewards_coefficient=0.1),
+    "reward_chats": reward(data="pairs_chats", training={"learning_rate": 3e-4}),
+    # Documents that end with padding.
+    "reward_tokens": reward(data="pairs_tokens", max_length=0, training={"learning_rate": 2e-4}),
+    "reward_grad_accum": reward(
+        model="qwen2_reward",
+        data="pairs_margins",
+        training=ACCUMULATION,
+        center_rewards_coefficient=0.01,
+    ),
+    "reward_split_batches": dataclasses.replace(
+        reward(training={"accelerator_config": {"split_batches": True}}), batch=5
+    ),
+    "reward_eval": reward(
+        eval="pairs_few",
+        training={"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True},
+    ),
+    "reward_lora": reward(peft=lora(), training={"weight_decay": 0.1}),
+    "gkd": gkd(beta=0.5),
+    "gkd_forward_kl": gkd(beta=0.0, model="qwen3"),
+    "gkd_reverse_kl": gkd(beta=1.0),
+    "gkd_grad_accum": gkd(beta=0.3, training=ACCUMULATION),
+    "gkd_split_batches": dataclasses.replace(
+        gkd(beta=0.9, training={"accelerator_config": {"split_batches": True}}), batch=5
+    ),
+    "gkd_eval": gkd(
+        beta=0.5,
+        eval="chats_few",
+        training={"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True},
+    ),
+    "gkd_lora": gkd(beta=0.1, peft=lora()),
+    "gkd_head_chunks": dataclasses.replace(
+        gkd(beta=0.5), memory={"head_chunk_tokens": 7}, same_as="gkd"
+    ),
+}
+
+
+PREFERENCE_STEPS = 4
+EVALUATION = {"eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True}
+
+
+def dpo(model="llama", batch=GLOBAL_BATCH, training=None, memory=None, same_as="", **options):
+    where = {key: options.pop(key) for key in ("eval", "peft", "reference") if key in options}
+    return Case(
+        model=model,
+        data="preferences",
+        batch=batch,
+        method="dpo",
+        options=options,
+        training={"max_steps": PREFERENCE_STEPS} | (training or {}),
+        memory=memory or {},
+        same_as=same_as,
+        **where,
+    )
+
+
+def kto(model="llama", training=None, **options):
+    """Rows that exchange their completions are those of a batch, whatever the number of ranks."""
+    where = {key: options.pop(key) for key in ("eval", "peft", "reference") if key in options}
+    return Case(
+        model=model,
+        data="judged",
+        method="kto",
+        options=options,
+        training={"max_steps": PREFERENCE_STEPS, "accelerator_config": {"split_batches": True}}
+        | (training or {}),
+        **where,
+    )
+
+
+CASES |= {
+    "dpo": dpo(eval="preferences_few", training=EVALUATION),
+    "dpo_hinge": dpo(loss_type=["hinge"]),
+    "dpo_ipo": dpo(loss_type=["ipo"]),
+    "dpo_exo_pair": dpo(loss_type=["exo_pair"], label_smoothing=0.1),
+    "dpo_nca_pair": dpo(loss_type=["nca_pair"]),
+    "dpo_robust": dpo(loss_type=["robust"], label_smoothing=0.2),
+    "dpo_bco_pair": dpo(loss_type=["bco_pair"]),
+    "dpo_sppo_hard": dpo(loss_type=["sppo_hard"]),
+    "dpo_aot": dpo(loss_type=["aot"], label_smoothing=0.1),
+    "dpo_aot_unpaired": dpo(loss_type=["aot_unpaired"]),
+    "dpo_apo_zero": dpo(loss_type=["apo_zero"]),
+    "dpo_apo_down": dpo(loss_type=["apo_down"]),
+    "dpo_discopop": dpo(loss_type=["discopop"], discopop_tau=0.2),
+    "dpo_sft": dpo(loss_type=["sft"]),
+    "dpo_sigmoid_norm": dpo(loss_type=["sigmoid_norm"], beta=2.0),
+    "dpo_sum": dpo(loss_type=["sigmoid", "bco_pair", "sft"], loss_weights=[0.8, 0.2, 1.0]),
+    "dpo_sum_of_all_rows": dpo(loss_type=["aot", "hinge"], loss_weights=[0.5, 2.0]),
+    # These take exponentials of sums over tokens: of long ones TRL's own rounding shows.
+    "dpo_forward_kl": dpo(
+        f_divergence_type="forward_kl", max_length=24, training={"learning_rate": 1e-4}
+    ),
+    "dpo_js_divergence": dpo(f_divergence_type="js_divergence"),
+    "dpo_alpha_divergence": dpo(
+        f_divergence_type="alpha_divergence",
+        f_alpha_divergence_coef=0.3,
+        max_length=24,
+        loss_type=["hinge"],
+        training={"learning_rate": 1e-4},
+    ),
+    "dpo_ld_alpha": dpo(ld_alpha=0.4),
+    "dpo_weighting": dpo(use_weighting=True, loss_type=["sigmoid", "bco_pair"]),
+    "dpo_grad_accum": dpo(training={"gradient_accumulation_steps": 2}, batch=6),
+    "dpo_epochs": dpo(
+        training={"max_steps": -1, "num_train_epochs": 1.5, "gradient_accumulation_steps": 2},
+        loss_type=["aot"],
+    ),
+    "dpo_split_batches": dpo(
+        batch=5, training={"accelerator_config": {"split_batches": True}}, loss_type=["aot", "sft"]
+    ),
+    "dpo_keep_end": dpo(truncation_mode="keep_end", max_length=24, loss_type=["ipo"]),
+    "dpo_lora": dpo(peft=lora(), eval="preferences_few", training=EVALUATION),
+    "dpo_reference": dpo(reference="llama_bias"),
+    "dpo_sync": dpo(
+        sync_ref_model=True,
+        ref_model_mixup_alpha=0.7,
+        ref_model_sync_steps=2,
+        training={"max_steps": 6},
+    ),
+    "dpo_precompute": dpo(
+        precompute_ref_log_probs=True, eval="preferences_few", training=EVALUATION, ld_alpha=0.5
+    ),
+    "dpo_precompute_reference": dpo(
+        precompute_ref_log_probs=True, precompute_ref_batch_size=4, reference="llama_bias"
+    ),
+    "dpo_mixture": dpo(
+        model="qwen3_moe", router_aux_loss_coef=0.3, training={"gradient_accumulation_steps": 2}
+    ),
+    "dpo_tied": dpo(model="llama_tied", memory={"gradient_checkpointing": False}),
+    "kto": kto(eval="judged_few", training=EVALUATION),
+    "kto_apo_zero_unpaired": kto(loss_type="apo_zero_unpaired"),
+    "kto_weights": kto(desirable_weight=1.4, undesirable_weight=0.6, beta=0.3),
+    "kto_grad_accum": kto(training={"gradient_accumulation_steps": 3}),
+    "kto_lora": kto(peft=lora()),
+    "kto_precompute": kto(precompute_ref_log_probs=True, eval="judged_few", training=EVALUATION),
+    "kto_sync": kto(sync_ref_model=True, ref_model_sync_steps=1, model="qwen3"),
 }
 
 

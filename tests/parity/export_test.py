@@ -17,11 +17,12 @@ import ranks
 import torch
 import transformers
 from cases import Case
-from parity_test import complete, relative_error
+from models import MIXTURES
+from parity_test import complete
+from weights import relative_error
 
 TOLERANCE = 1e-5
 MAX_LENGTH = 96
-MIXTURES = ["mixtral", "qwen3_moe"]
 
 
 def train(trainer, assets, model, world, scratch):

@@ -39,11 +39,44 @@ CASES = [
     "sft_prompt_completion_full_loss",
     "sft_prompt_completion_packing",
     "sft_lora",
+    "dpo_sigmoid",
+    "dpo_hinge",
+    "dpo_ipo",
+    "dpo_robust",
+    "dpo_apo_zero",
+    "dpo_sigmoid_sft",
+    "dpo_gradaccum",
+    "dpo_lora",
+    "dpo_padding_free",
+    "dpo_precompute_ref",
+    "kto",
+    "kto_apo_zero_unpaired",
+    "kto_weights",
+    "reward",
+    "reward_center",
+    "gkd",
+    "gkd_forward_kl",
+    "gkd_reverse_kl_temp09",
 ]
+TEACHER = "assets/llama_teacher"  # of all gkd cases
 # Of two processes; the file names no configuration of its own.
 DISTRIBUTED = {"sft_ddp2": "sft_text_padded", "sft_fsdp2_forced": "sft_text_padded"}
 # Left out where they have TRL's default.
 OPTIONAL_SFT_FIELDS = {"completion_only_loss": None, "assistant_only_loss": False}
+OTHER_FIELDS = {
+    "dpo": [
+        "truncation_mode",
+        "padding_free",
+        "loss_type",
+        "loss_weights",
+        "beta",
+        "label_smoothing",
+        "precompute_ref_log_probs",
+    ],
+    "kto": ["loss_type", "beta", "desirable_weight", "undesirable_weight"],
+    "reward": ["center_rewards_coefficient"],
+    "gkd": ["beta", "temperature", "lmbda"],
+}
 SFT_FIELDS = ["packing", "packing_strategy", "padding_free", "loss_type"]
 TRAINING_FIELDS = [
     "max_steps",
@@ -63,19 +96,10 @@ def job(name, kit, world):
     """(JobSpec, expectation) of a recorded run, with the same rows a step at every world size."""
     record = read(kit, DISTRIBUTED.get(name, name))
     config = record["config"]
-    training = {field: config[field] for field in TRAINING_FIELDS} | batching(config, world)
+    training = {field: config[field] for field in TRAINING_FIELDS} | batching(record, world)
     training["lr_scheduler_type"] = str(config["lr_scheduler_type"])
-    sft = {field: config[field] for field in SFT_FIELDS} | {
-        "max_length": config["max_length"] or 0,
-        "pad_to_multiple_of": config["pad_to_multiple_of"] or 0,
-    }
-    sft |= {
-        field: config[field]
-        for field, default in OPTIONAL_SFT_FIELDS.items()
-        if config[field] != default
-    }
     spec = {
-        "method": {"sft": sft},
+        "method": {record["kind"]: method_options(record, kit)},
         "model": {"path": str(kit / record["model"]), "tokenizer": str(kit / "assets/tokenizer")},
         "data": {"train": str(kit / record["data"])},
         "training": training,
@@ -92,6 +116,25 @@ def job(name, kit, world):
     if "lora" in record:
         spec["peft"], expected["adapter"] = adapter(record, kit)
     return spec, expected
+
+
+def method_options(record, kit):
+    config, method = record["config"], record["kind"]
+    options = {
+        "max_length": config["max_length"] or 0,
+        "pad_to_multiple_of": config["pad_to_multiple_of"] or 0,
+    }
+    if method == "sft":
+        options |= {field: config[field] for field in SFT_FIELDS}
+        return options | {
+            field: config[field]
+            for field, default in OPTIONAL_SFT_FIELDS.items()
+            if config[field] != default
+        }
+    options |= {field: config[field] for field in OTHER_FIELDS[method] if config[field] is not None}
+    if method == "gkd":
+        options["teacher_model_name_or_path"] = str(kit / TEACHER)
+    return options
 
 
 def adapter(record, kit):
@@ -115,10 +158,14 @@ def read(kit, name):
     return json.loads((kit / "expected" / f"{name}.json").read_text())
 
 
-def batching(config, world):
-    """The recorded microbatches, whatever the number of ranks: the last may have no row of them."""
+def batching(record, world):
+    """The recorded microbatches, whatever the number of ranks: the last may have no row of them.
+
+    The rows of a KTO microbatch exchange completions before they are dealt to ranks.
+    """
+    config = record["config"]
     batch = config["per_device_train_batch_size"]
-    split = batch % world != 0
+    split = batch % world != 0 or record["kind"] == "kto"
     return {
         "per_device_train_batch_size": batch if split else batch // world,
         "gradient_accumulation_steps": config["gradient_accumulation_steps"],

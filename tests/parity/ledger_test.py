@@ -4,15 +4,10 @@
 ledger_test.py --trainer PATH --assets DIR
 """
 
-import argparse
-import json
-import pathlib
-import subprocess
-import sys
-import tempfile
-
 import models
 import ranks
+import trials
+from trials import expect, last_memory
 
 # 1.2 million parameters: much less would let the numbers of a step count for something.
 SIZE = {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4, "head_dim": 32}
@@ -27,40 +22,19 @@ TECHNIQUES = {
 UNATTRIBUTED = 0.01
 
 
-class LedgerError(Exception):
-    """What the ledger says and should not."""
-
-
-def expect(condition, message):
-    if not condition:
-        raise LedgerError(message)
-
-
-def make_spec(options, scratch, world=1, **sections):
+def make_spec(options, scratch, world=1, fields=None, **training):
     model = scratch / "model"
     if not model.exists():
         models.write_model(model, "ledger", models.MODELS["llama"] | SIZE)
     training = {
         "max_steps": 4,
         "per_device_train_batch_size": 4,
-        "learning_rate": 1e-3,
         "save_strategy": "no",
-        "output_dir": str(scratch / "output"),
-    }
-    return {
-        "name": "ledger",
-        "method": {"sft": {"max_length": 128}},
-        "model": {"path": str(model), "tokenizer": str(options.assets / "tokenizer")},
-        "data": {"train": str(options.assets / "data" / "mixed.jsonl")} | sections.get("data", {}),
-        "training": training | sections.get("training", {}),
-        "memory": sections.get("memory", {}),
-        "parallelism": {"num_processes": world},
-        "resources": {"cpu_threads": 1} | sections.get("resources", {}),
-    }
-
-
-def last_memory(events):
-    return [event["memory"] for event in events if "memory" in event][-1]
+    } | training
+    fields = {"model.path": str(model), "method.sft.max_length": 128} | (fields or {})
+    return trials.make_spec(
+        options, scratch / "output", world, train="mixed", fields=fields, **training
+    )
 
 
 def check_snapshot(name, memory):
@@ -78,16 +52,15 @@ def check_snapshot(name, memory):
 
 def check_owners(options, scratch):
     """All but a hundredth of the peak has an owner, on every rank and with all that a job does."""
-    held_out = {"eval": str(options.assets / "data" / "eval.jsonl")}
+    held_out = str(options.assets / "data" / "eval.jsonl")
     saves = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
     shares = []
     for world in (1, 2):
         for name, techniques in TECHNIQUES.items():
             directory = scratch / f"{world}-{name}"
             directory.mkdir()
-            spec = make_spec(
-                options, directory, world, data=held_out, training=saves, memory=techniques
-            )
+            fields = {"data.eval": held_out, "memory": techniques}
+            spec = make_spec(options, directory, world, fields, **saves)
             ranks.run(options.trainer, spec, world, directory)
             for rank in range(world):
                 memory = last_memory(ranks.read_events(directory / f"rank{rank}.out"))
@@ -100,16 +73,8 @@ def check_owners(options, scratch):
 
 def run_limited(options, scratch, limit):
     """(exit code, events) of a job on one rank that may hold `limit` bytes."""
-    spec = make_spec(options, scratch, resources={"device_memory": str(limit)})
-    path = scratch / "limited.json"
-    path.write_text(json.dumps({"spec": spec, "job_id": "ledger", "local_world_size": 1}))
-    done = subprocess.run(
-        [options.trainer, "--input", path],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=ranks.TIMEOUT_SECONDS,
-    )
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+    spec = make_spec(options, scratch, fields={"resources.device_memory": str(limit)})
+    return trials.run_alone(options, spec, scratch)
 
 
 def check_limit(options, scratch):
@@ -139,24 +104,5 @@ def check_limit(options, scratch):
     return message
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trainer", required=True, type=pathlib.Path)
-    parser.add_argument("--assets", required=True, type=pathlib.Path)
-    options = parser.parse_args()
-    options.assets = options.assets.resolve()
-    failed = False
-    for body in (check_owners, check_limit):
-        with tempfile.TemporaryDirectory() as scratch:
-            try:
-                print(f"ok: {body.__name__}: {body(options, pathlib.Path(scratch))}", flush=True)
-            except (LedgerError, ranks.RunError) as problem:
-                failed = True
-                print(f"FAILED: {body.__name__}: {problem}", flush=True)
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    trials.run_each(__doc__, check_owners, check_limit)

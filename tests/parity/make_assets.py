@@ -16,14 +16,17 @@ from bpe import write_tokenizer
 from corpus import make_texts
 from files import write_json
 from models import MODELS, write_model
+from records import CHAT_TEMPLATE, make_records
 
 
 def make_assets(directory):
     texts = make_texts()
     (directory / "data").mkdir(parents=True, exist_ok=True)
-    for name, rows in texts.items():
-        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in rows)
+    records = {name: [{"text": text} for text in rows] for name, rows in texts.items()}
+    for name, rows in (records | make_records()).items():
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         (directory / "data" / f"{name}.jsonl").write_bytes(lines.encode())
+    (directory / "chat.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     write_tokenizer(directory / "tokenizer", texts["mixed"] + texts["short"])
     for name, config in MODELS.items():
         write_model(directory / "models" / name, name, config)

@@ -33,6 +33,7 @@ MISTRAL = SHARED | {"architectures": ["MistralForCausalLM"], "model_type": "mist
 QWEN3_MOE = QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
 MIXTRAL = SHARED | {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
 # Sizes are such that little divides by two, three or four ranks.
+MIXTURES = ["mixtral", "qwen3_moe"]
 MODELS = {
     "llama": LLAMA
     | {
@@ -182,6 +183,18 @@ MODELS = {
         "dtype": "float32",
     },
 }
+REWARD = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+MODELS |= {
+    "llama_reward": MODELS["llama"]
+    | REWARD
+    | {"architectures": ["LlamaForSequenceClassification"], "num_hidden_layers": 2},
+    # The one matrix that was tied to another has no use for it any more.
+    "qwen2_reward": MODELS["qwen2"]
+    | REWARD
+    | {"architectures": ["Qwen2ForSequenceClassification"]},
+    "llama_teacher": MODELS["llama"]
+    | {"hidden_size": 40, "intermediate_size": 84, "num_hidden_layers": 2, "head_dim": 10},
+}
 NUM_FILES = {"qwen3_untied": 2}
 
 
@@ -244,7 +257,9 @@ def tensor_shapes(config):
                 prefix + "self_attn.k_norm.weight": (head_dim,),
             }
     shapes["model.norm.weight"] = (hidden,)
-    if not config["tie_word_embeddings"]:
+    if config["architectures"][0].endswith("ForSequenceClassification"):
+        shapes["score.weight"] = (len(config["id2label"]), hidden)
+    elif not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (vocab, hidden)
     return shapes
 

@@ -7,14 +7,12 @@ The event files are read with a reader of this test's own, from the record forma
 of the protobuf fields, so that a mistake in the trainer's own schema shows.
 """
 
-import argparse
 import json
-import pathlib
 import struct
-import sys
-import tempfile
 
 import ranks
+import trials
+from trials import expect, train
 
 STEPS, SAVED_STEP, TRACED_STEPS = 4, 2, [3, 4]
 TRAIN_TAGS = {
@@ -23,20 +21,11 @@ TRAIN_TAGS = {
     "train/learning_rate": "learningRate",
     "train/epoch": "epoch",
     "train/entropy": "entropy",
-    "train/mean_token_accuracy": "meanTokenAccuracy",
+    "train/mean_token_accuracy": "mean_token_accuracy",
     "train/num_tokens": "numTokens",
 }
 EVAL_TAGS = {"eval/loss": "loss", "eval/entropy": "entropy", "eval/runtime": "seconds"}
 PHASES = {"data", "forward", "backward", "optimizer", "communication wait"}
-
-
-class ObserveError(Exception):
-    """What a file lacks, or holds otherwise than it should."""
-
-
-def expect(condition, message):
-    if not condition:
-        raise ObserveError(message)
 
 
 def crc32c(data):
@@ -111,34 +100,14 @@ def read_events(path):
     return version, start, values
 
 
-def make_spec(assets, output, **training):
-    return {
-        "name": "observe",
-        "method": {"sft": {"max_length": 64}},
-        "model": {
-            "path": str(assets / "models" / "qwen3"),
-            "tokenizer": str(assets / "tokenizer"),
-        },
-        "data": {
-            "train": str(assets / "data" / "short.jsonl"),
-            "eval": str(assets / "data" / "eval.jsonl"),
-        },
-        "training": {
-            "max_steps": STEPS,
-            "per_device_train_batch_size": 2,
-            "learning_rate": 1e-3,
-            "save_steps": SAVED_STEP,
-            "output_dir": str(output),
-        }
-        | training,
-        "parallelism": {"num_processes": 2},
-        "resources": {"device": "cpu", "cpu_threads": 1},
-    }
-
-
-def train(options, spec):
-    with tempfile.TemporaryDirectory() as scratch:
-        return ranks.run(options.trainer, spec, 2, scratch)
+def make_spec(options, output, **training):
+    training = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 2,
+        "save_steps": SAVED_STEP,
+    } | training
+    held_out = str(options.assets / "data" / "eval.jsonl")
+    return trials.make_spec(options, output, 2, fields={"data.eval": held_out}, **training)
 
 
 def near(got, want):
@@ -150,18 +119,18 @@ def check_values(values, events):
     expect(steps, "there are no step events")
     for event in steps:
         for tag, name in TRAIN_TAGS.items():
-            got, want = values.get((tag, event["step"])), float(event[name])
+            got, want = values.get((tag, event["step"])), float(ranks.metric(event, name))
             expect(got is not None and near(got, want), f"{tag}, {event['step']}: {got}, {want}")
     evaluation = next(event["eval"] for event in events if "eval" in event)
     for tag, name in EVAL_TAGS.items():
-        got, want = values.get((tag, STEPS)), evaluation[name]
+        got, want = values.get((tag, STEPS)), ranks.metric(evaluation, name)
         expect(got is not None and near(got, want), f"{tag}: {got}, {want}")
 
 
 def check_tensorboard(options, scratch):
     output = scratch / "run"
     logs = scratch / "logs"
-    spec = make_spec(options.assets, output, report_to="tensorboard", logging_dir=str(logs))
+    spec = make_spec(options, output, report_to="tensorboard", logging_dir=str(logs))
     events = train(options, spec)
     (first,) = logs.iterdir()
     version, start, values = read_events(first)
@@ -169,7 +138,7 @@ def check_tensorboard(options, scratch):
     check_values(values, events)
     expect(("train/time/forward_seconds", 1) in values, f"the tags are {sorted(values)}")
     again = make_spec(
-        options.assets,
+        options,
         output,
         report_to="tensorboard",
         logging_dir=str(logs),
@@ -186,11 +155,11 @@ def check_tensorboard(options, scratch):
 
 def check_default_place(options, scratch):
     output = scratch / "quiet"
-    train(options, make_spec(options.assets, output, max_steps=1))
+    train(options, make_spec(options, output, max_steps=1))
     expect(not (output / "runs").exists(), "event files without report_to")
     expect(not (output / "traces").exists(), "a trace without profile_steps")
     output = scratch / "default"
-    train(options, make_spec(options.assets, output, max_steps=1, report_to="tensorboard"))
+    train(options, make_spec(options, output, max_steps=1, report_to="tensorboard"))
     files = [path.parent.name for path in output.glob("runs/*/events.out.tfevents.*")]
     expect(files == ["parity"], f"the event files are under {files}")
     return "output_dir/runs/JOB"
@@ -254,7 +223,7 @@ def check_timeline(name, trace, operators, events):
 
 def check_peak(options, scratch):
     """The peak of the first two steps by owner, block and phase."""
-    events = train(options, make_spec(options.assets, scratch / "peak"))
+    events = train(options, make_spec(options, scratch / "peak"))
     (peak,) = [event["memoryPeak"] for event in events if "memoryPeak" in event]
     expect(peak["step"] == 2, f"it is of step {peak['step']}")
     cells = peak["cells"]
@@ -271,7 +240,7 @@ def check_peak(options, scratch):
 
 def check_traces(options, scratch):
     output = scratch / "traced"
-    events = train(options, make_spec(options.assets, output, profile_steps=TRACED_STEPS))
+    events = train(options, make_spec(options, output, profile_steps=TRACED_STEPS))
     names = sorted(path.name for path in (output / "traces").iterdir())
     wanted = [
         f"step-{step}-rank-{rank}{kind}.json"
@@ -303,24 +272,5 @@ def check_traces(options, scratch):
     return f"{len(spans)} spans"
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trainer", required=True, type=pathlib.Path)
-    parser.add_argument("--assets", required=True, type=pathlib.Path)
-    options = parser.parse_args()
-    options.assets = options.assets.resolve()
-    failed = False
-    for body in (check_tensorboard, check_default_place, check_traces, check_peak):
-        with tempfile.TemporaryDirectory() as scratch:
-            try:
-                print(f"ok: {body.__name__}: {body(options, pathlib.Path(scratch))}", flush=True)
-            except (ObserveError, ranks.RunError) as problem:
-                failed = True
-                print(f"FAILED: {body.__name__}: {problem}", flush=True)
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    trials.run_each(__doc__, check_tensorboard, check_default_place, check_traces, check_peak)

@@ -18,7 +18,7 @@ import kit
 import ranks
 from adapters import write_adapter
 from cases import CASES, check_assets, expectation
-from weights import weight_norms
+from weights import relative_error, weight_norms
 
 # Relative, unless the value is 0. num_tokens is compared exactly. Accuracy is a count over label
 # tokens, of which one or two may change sides where two tokens are nearly as likely.
@@ -27,11 +27,11 @@ TOLERANCE = {
     "grad_norm": 1e-5,
     "learning_rate": 1e-12,
     "epoch": 1e-12,
-    "entropy": 1e-5,
-    "aux_loss": 1e-5,
-    "eval_loss": 1e-5,
-    "eval_entropy": 1e-5,
 }
+METRIC_TOLERANCE = 1e-5  # of any other
+# TRL adds up log-probabilities of documents, and logits, in float32. What is left of sums that
+# nearly cancel carries this share of them.
+ROUNDING = 2e-7
 EXACT = ["step", "num_tokens", "eval_num_tokens"]
 ACCURACIES = ["mean_token_accuracy", "eval_mean_token_accuracy"]
 WEIGHT_TOLERANCE = 1e-5
@@ -48,16 +48,11 @@ JSON_NAMES = {
         "grad_norm": "gradNorm",
         "learning_rate": "learningRate",
         "num_tokens": "numTokens",
-        "entropy": "entropy",
-        "mean_token_accuracy": "meanTokenAccuracy",
         "epoch": "epoch",
-        "aux_loss": "auxLoss",
     },
     "eval": {
         "step": "step",
         "eval_loss": "loss",
-        "eval_entropy": "entropy",
-        "eval_mean_token_accuracy": "meanTokenAccuracy",
         "eval_num_tokens": "numTokens",
         "epoch": "epoch",
     },
@@ -77,7 +72,7 @@ def own_job(name, assets, world):
     if case.eval:
         training["per_device_eval_batch_size"] = per_rank(case.batch, world)
     spec = {
-        "method": {"sft": case.sft_options()},
+        "method": {case.method: method_options(case, assets)},
         "model": {
             "path": str(assets / "models" / case.model),
             "tokenizer": str(assets / "tokenizer"),
@@ -94,6 +89,18 @@ def own_job(name, assets, world):
         spec["peft"] = case.peft
         expected["adapter"] = None  # as adapters.py makes it
     return spec, expected
+
+
+def method_options(case, assets):
+    options = case.method_options()
+    if case.is_chat():
+        options = options | {"chat_template_path": str(assets / "chat.jinja")}
+    if case.reference:
+        options = options | {"ref_model": str(assets / "models" / case.reference)}
+    if case.teacher:
+        teacher = str(assets / "models" / case.teacher)
+        options = options | {"teacher_model_name_or_path": teacher}
+    return options
 
 
 def per_rank(batch, world):
@@ -115,14 +122,44 @@ def complete(spec, world, output):
     return spec
 
 
-def relative_error(actual, expected):
+def metric_error(actual, expected, terms):
+    """Relative. `terms`: the size of what the numbers are the difference of, or the mean."""
     if not math.isfinite(actual):
         return math.inf
-    return abs(actual - expected) / abs(expected) if expected else abs(actual)
+    error = max(0.0, abs(actual - expected) - ROUNDING * terms)
+    return error / abs(expected) if expected else error
 
 
-def compare_events(kind, events, expected, worst):
-    """Complaints. Enters the largest relative error of each field into `worst`."""
+def size_of_terms(field, event, beta):
+    """Of what nearly cancels in a metric of an expectation; 0 where nothing does."""
+    prefix, name = ("eval_", field[5:]) if field.startswith("eval_") else ("", field)
+    if name.startswith("logits/"):
+        return 1.0  # logits are of both signs
+    largest = max(abs(event.get(f"{prefix}logps/{kind}", 0)) for kind in ("chosen", "rejected"))
+    if name == "kl":
+        return largest
+    return beta * largest if name.startswith("rewards/") else 0.0
+
+
+def share_of_rewards(field, event):
+    """Of a metric in the largest of the rewards that it is made of; 1 where there are none."""
+    prefix, name = ("eval_", field[5:]) if field.startswith("eval_") else ("", field)
+    rewards = {
+        "rewards/margins": ("rewards/chosen", "rewards/rejected"),
+        "margin": ("min_reward", "max_reward"),
+        "mean_reward": ("min_reward", "max_reward"),
+        "min_reward": ("max_reward",),
+        "max_reward": ("min_reward",),
+    }.get(name, ())
+    largest = max([abs(event[field]), *(abs(event.get(prefix + of, 0)) for of in rewards)])
+    return abs(event[field]) / largest if event[field] else 1.0
+
+
+def compare_events(kind, events, expected, beta, worst):
+    """Complaints. Enters the largest relative error of each field into `worst`.
+
+    `beta` is what rewards are multiplied with.
+    """
     actual = [event[kind] for event in events if kind in event]
     problems = []
     if len(actual) != len(expected):
@@ -130,15 +167,22 @@ def compare_events(kind, events, expected, worst):
     for event, want in zip(actual, expected, strict=False):
         # ProtoJSON leaves out zeros and writes 64-bit integers as strings.
         got = {field: float(event.get(name, 0)) for field, name in JSON_NAMES[kind].items()}
+        prefix = "eval_" if kind == "eval" else ""
+        measured = event.get("metrics", {})
+        got |= {prefix + name: float(value) for name, value in measured.items()}
+        lacking = sorted(want.keys() - got.keys())
+        if lacking:
+            problems.append(f"step {want['step']}: there is no {', '.join(lacking)}")
         for field in want.keys() & got.keys():
             if field in EXACT:
                 same = got[field] == want[field]
             elif field in ACCURACIES:
                 same = abs(got[field] - want[field]) <= ACCURACY_TOLERANCE
             else:
-                error = relative_error(got[field], want[field])
+                error = metric_error(got[field], want[field], size_of_terms(field, want, beta))
+                error *= share_of_rewards(field, want)
                 worst[field] = max(worst.get(field, 0), error)
-                same = error <= TOLERANCE[field]
+                same = error <= TOLERANCE.get(field, METRIC_TOLERANCE)
             if not same:
                 problems.append(
                     f"step {want['step']}: {field} is {got[field]!r}, expected {want[field]!r}"
@@ -178,8 +222,10 @@ def check(name, spec, expected, options):
         except ranks.RunError as error:
             return report(name, options.world, [str(error)], {})
         worst = {}
-        problems = compare_events("step", events, expected["steps"], worst)
-        problems += compare_events("eval", events, expected.get("evals", []), worst)
+        (method,) = spec["method"].values()
+        beta = method.get("beta", 0.1)
+        problems = compare_events("step", events, expected["steps"], beta, worst)
+        problems += compare_events("eval", events, expected.get("evals", []), beta, worst)
         if "weight_norms" in expected:
             problems += compare_weights(
                 pathlib.Path(events[-1]["finished"]["output"]), expected["weight_norms"]

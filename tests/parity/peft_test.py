@@ -6,12 +6,10 @@ directory is gone on from; merged models load with transformers; checkpoints hol
 export them and are resumed bit for bit; a model larger than the device's memory trains on 4 bits.
 """
 
-import argparse
 import json
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -21,62 +19,42 @@ import peft
 import ranks
 import torch
 import transformers
-from parity_test import relative_error
-from weights import read_safetensors
+import trials
+from models import MIXTURES
+from trials import Trials, expect, final_directory, steps_of
+from weights import read_safetensors, relative_error
 
 TOLERANCE = 1e-5
 STEPS = 4
 MAX_LENGTH = 64
 EXPERTS = ["v_proj", "w1", "w2", "w3"]
-MIXTURES = ["mixtral", "qwen3_moe"]
 
 
-class PeftError(Exception):
-    """What came out otherwise than PEFT has it."""
-
-
-def expect(condition, message):
-    if not condition:
-        raise PeftError(message)
-
-
-def make_spec(assets, world, output, model, adapters, **training):
-    return {
-        "name": "peft",
-        # A loss with the balance of experts would be another.
-        "method": {
-            "sft": {"max_length": MAX_LENGTH}
-            | ({"router_aux_loss_coef": 0} if model in MIXTURES else {})
-        },
-        "model": {
-            "path": str(assets / "models" / model),
-            "tokenizer": str(assets / "tokenizer"),
-        },
-        "data": {
-            "train": str(assets / "data" / "few.jsonl"),
-            "eval": str(assets / "data" / "short.jsonl"),
-            "cache_dir": str(output.parent / "cache"),
-        },
-        "training": {
-            "max_steps": STEPS,
-            "per_device_train_batch_size": 12 // world,
-            "per_device_eval_batch_size": 12 // world,
-            "learning_rate": 5e-3,
-            "save_strategy": "no",
-            "output_dir": str(output),
-        }
-        | training,
+def make_spec(options, world, output, model, adapters, **training):
+    training = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 12 // world,
+        "per_device_eval_batch_size": 12 // world,
+        "learning_rate": 5e-3,
+        "save_strategy": "no",
+    } | training
+    fields = {
+        "data.eval": str(options.assets / "data" / "short.jsonl"),
+        "data.cache_dir": str(output.parent / "cache"),
         "peft": {"lora_r": 4, "lora_dropout": 0.0} | adapters,
-        "parallelism": {"num_processes": world},
-        "resources": {"device": "cpu", "cpu_threads": 1},
     }
+    if model in MIXTURES:
+        # A loss with the balance of experts would be another.
+        fields["method.sft.router_aux_loss_coef"] = 0
+    return trials.make_spec(
+        options, output, world, model=model, train="few", fields=fields, **training
+    )
 
 
-def train(options, spec, world=1):
+def train(options, spec):
     """(rank 0's events, the final directory)."""
-    with tempfile.TemporaryDirectory() as scratch:
-        events = ranks.run(options.trainer, spec, world, scratch)
-    return events, pathlib.Path(events[-1]["finished"]["output"])
+    events = trials.train(options, spec)
+    return events, final_directory(events)
 
 
 def last_loss(events):
@@ -124,8 +102,8 @@ def check_loss(model, events, assets):
 
 def check_directory(options, scratch, name, model, world, adapters):
     """Trains, and loads the directory with PEFT."""
-    spec = make_spec(options.assets, world, scratch / name, model, adapters)
-    events, final = train(options, spec, world)
+    spec = make_spec(options, world, scratch / name, model, adapters)
+    events, final = train(options, spec)
     loaded = peft.PeftModel.from_pretrained(base_model(options.assets, model), final)
     saved = scratch / f"{name}-again"
     loaded.save_pretrained(saved)
@@ -154,9 +132,9 @@ def check_going_on(options, scratch):
     model = peft.get_peft_model(base_model(options.assets, "llama"), config)
     model.save_pretrained(scratch / "theirs")
     adapters = {"adapter_path": str(scratch / "theirs")}
-    del_r = make_spec(options.assets, 2, scratch / "on", "llama", adapters, learning_rate=0.0)
+    del_r = make_spec(options, 2, scratch / "on", "llama", adapters, learning_rate=0.0)
     del del_r["peft"]["lora_r"]
-    events, final = train(options, del_r, 2)
+    events, final = train(options, del_r)
     before = dict(read_safetensors(scratch / "theirs" / "adapter_model.safetensors"))
     after = dict(read_safetensors(final / "adapter_model.safetensors"))
     expect(before.keys() == after.keys(), f"other names: {before.keys() ^ after.keys()}")
@@ -167,13 +145,9 @@ def check_going_on(options, scratch):
 def check_merge(options, scratch):
     """A merged model is what PEFT merges."""
     adapters = {"use_dora": True, "lora_target_modules": ["q_proj", "up_proj"]}
-    _, adapter = train(
-        options, make_spec(options.assets, 2, scratch / "apart", "qwen2", adapters), 2
-    )
+    _, adapter = train(options, make_spec(options, 2, scratch / "apart", "qwen2", adapters))
     merge = adapters | {"merge_adapter": True}
-    events, final = train(
-        options, make_spec(options.assets, 2, scratch / "merged", "qwen2", merge), 2
-    )
+    events, final = train(options, make_spec(options, 2, scratch / "merged", "qwen2", merge))
     model = transformers.AutoModelForCausalLM.from_pretrained(final, dtype=torch.float32)
     error = check_loss(model, events, options.assets)
     theirs = peft.PeftModel.from_pretrained(base_model(options.assets, "qwen2"), adapter)
@@ -188,7 +162,7 @@ def check_resume(options, scratch):
     adapters = {"lora_dropout": 0.2, "quantization": "nf4", "lora_modules_to_save": ["model.norm"]}
     saving = {"save_strategy": "steps", "save_steps": 2}
     whole, final = train(
-        options, make_spec(options.assets, 2, scratch / "whole", "qwen3", adapters, **saving), 2
+        options, make_spec(options, 2, scratch / "whole", "qwen3", adapters, **saving)
     )
     checkpoint = scratch / "whole" / "checkpoint-2"
     size = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
@@ -198,17 +172,16 @@ def check_resume(options, scratch):
     resumed, again = train(
         options,
         make_spec(
-            options.assets,
+            options,
             2,
             scratch / "resumed",
             "qwen3",
             adapters,
             resume_from_checkpoint=str(checkpoint),
         ),
-        2,
     )
     losses = [
-        {event["step"]["step"]: event["step"]["loss"] for event in events if "step" in event}
+        {step: metrics["loss"] for step, metrics in steps_of(events).items()}
         for events in (whole, resumed)
     ]
     expect(list(losses[1]) == [3, 4], f"steps {list(losses[1])} were taken")
@@ -252,7 +225,7 @@ def check_small_memory(options, scratch):
         "use_bnb_nested_quant": True,
         "lora_target_modules": ["all-linear"],
     }
-    spec = make_spec(options.assets, 1, scratch / "small", "llama", adapters)
+    spec = make_spec(options, 1, scratch / "small", "llama", adapters)
     spec["model"]["path"] = str(model)
     spec["training"] |= {"max_steps": 3, "per_device_train_batch_size": 2}
     spec["data"].pop("eval")
@@ -265,13 +238,7 @@ def check_small_memory(options, scratch):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trainer", required=True, type=pathlib.Path)
-    parser.add_argument("--assets", required=True, type=pathlib.Path)
-    options = parser.parse_args()
-    options.assets = options.assets.resolve()
+    options = trials.parse(__doc__)
     torch.set_num_threads(1)
     everything = {"lora_target_modules": ["all-linear"]}
     checks = [
@@ -288,17 +255,13 @@ def main():
         ("resume", check_resume),
         ("small memory", check_small_memory),
     ]
-    failed = False
+    run = Trials()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         for name, check, *arguments in checks:
             arguments = [name, *arguments] if arguments else []
-            try:
-                print(f"ok: {name}: {check(options, scratch, *arguments)}", flush=True)
-            except (PeftError, ranks.RunError) as problem:
-                failed = True
-                print(f"FAILED: {name}: {problem}", flush=True)
-    sys.exit(1 if failed else 0)
+            run.attempt(name, check, options, scratch, *arguments)
+    run.finish()
 
 
 if __name__ == "__main__":

@@ -2,9 +2,12 @@
 
 import json
 import pathlib
-import socket
 import subprocess
+import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from trainer_inputs import write_inputs
 
 TIMEOUT_SECONDS = 240
 
@@ -13,10 +16,12 @@ class RunError(Exception):
     """A rank failed, hung, or said something that is not an event."""
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def metric(event, name):
+    """A number of a step or evaluation event: a field of its own, or one that the method measures.
+
+    ProtoJSON leaves out zeros and writes 64-bit integers as strings.
+    """
+    return event.get(name, event.get("metrics", {}).get(name, 0))
 
 
 def run(trainer, spec, world, directory):
@@ -25,25 +30,9 @@ def run(trainer, spec, world, directory):
     What the ranks read and write stays in `directory`.
     """
     directory = pathlib.Path(directory)
-    port = free_port()
     ranks = []
     try:
-        for rank in range(world):
-            path = directory / f"rank{rank}.json"
-            path.write_text(
-                json.dumps(
-                    {
-                        "spec": spec,
-                        "job_id": "parity",
-                        "attempt": 1,
-                        "rank": rank,
-                        "local_rank": rank,
-                        "local_world_size": world,
-                        "device_index": rank,
-                        "rendezvous": {"address": "127.0.0.1", "port": port},
-                    }
-                )
-            )
+        for path in write_inputs(spec, world, directory, job_id="parity"):
             with (
                 path.with_suffix(".out").open("wb") as out,
                 path.with_suffix(".err").open("wb") as err,

@@ -7,16 +7,15 @@ Each case is rehearsed, then run in processes. The peak of the rank that held mo
 owner had of it, must be what the rehearsal said, to the byte. Cases with a tolerance say why.
 """
 
-import argparse
-import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import ranks
+import trials
+from trials import Trials, expect, held, last_memory
 
-# name: (model, data, world, changes to the spec by section). The slice is what ctest runs.
+# name: (model, data, world, changes to the spec by section; "kind" is the method). The slice is
+# what ctest runs.
 SLICE = {
     "llama": ("llama", "mixed", 1, {}),
     "qwen3_two_ranks": ("qwen3", "mixed", 2, {}),
@@ -44,8 +43,87 @@ SLICE = {
         {"training": {"save_strategy": "steps", "save_steps": 1, "async_save": False}},
     ),
     "bfloat16": ("llama", "mixed", 2, {"model": {"dtype": "bfloat16"}}),
+    "dpo": ("llama", "preferences", 2, {"kind": "dpo", "data": {"eval": ["preferences_few"]}}),
+    "kto": ("qwen3", "judged", 2, {"kind": "kto", "data": {"eval": ["judged_few"]}}),
+    "reward": ("llama", "pairs", 2, {"kind": "reward", "data": {"eval": ["pairs_few"]}}),
+    "gkd": ("llama", "chats", 2, {"kind": "gkd", "data": {"eval": ["chats_few"]}}),
+    "cp": (
+        "qwen3",
+        "mixed",
+        2,
+        {"parallelism": {"cp_size": 2}, "memory": {"gradient_checkpointing": False}},
+    ),
+    "hsdp": ("llama", "mixed", 2, {"parallelism": {"dp_replicate_size": 2}}),
 }
 MORE = {
+    "dpo_of_all_rows": (
+        "qwen3",
+        "preferences",
+        2,
+        {
+            "kind": "dpo",
+            "method": {"loss_type": ["aot", "sft"], "ld_alpha": 0.5},
+            "training": {"gradient_accumulation_steps": 2},
+            "memory": {"gradient_checkpointing": False},
+        },
+    ),
+    "dpo_weighting_bfloat16": (
+        "llama",
+        "preferences",
+        1,
+        {"kind": "dpo", "method": {"use_weighting": True}, "model": {"dtype": "bfloat16"}},
+    ),
+    "dpo_precompute": (
+        "llama",
+        "preferences",
+        2,
+        {
+            "kind": "dpo",
+            "method": {"precompute_ref_log_probs": True, "precompute_ref_batch_size": 16},
+        },
+    ),
+    "dpo_sync": (
+        "llama",
+        "preferences",
+        2,
+        {
+            "kind": "dpo",
+            "method": {"sync_ref_model": True, "ref_model_sync_steps": 1},
+            "training": {"save_strategy": "steps", "save_steps": 1, "async_save": False},
+        },
+    ),
+    "dpo_offloads_parameters": (
+        "llama",
+        "preferences",
+        2,
+        {"kind": "dpo", "memory": {"offload_param_device": "cpu"}},
+    ),
+    "kto_unpaired": (
+        "llama",
+        "judged",
+        1,
+        {"kind": "kto", "method": {"loss_type": "apo_zero_unpaired"}},
+    ),
+    "reward_of_margins": (
+        "qwen3",
+        "pairs_margins",
+        1,
+        {"kind": "reward", "memory": {"gradient_checkpointing": False}},
+    ),
+    "reward_bfloat16": ("llama", "pairs", 1, {"kind": "reward", "model": {"dtype": "bfloat16"}}),
+    "gkd_small_chunks": (
+        "qwen3",
+        "chats",
+        1,
+        {"kind": "gkd", "method": {"beta": 0}, "memory": {"head_chunk_tokens": 16}},
+    ),
+    "gkd_bfloat16": ("llama", "chats", 1, {"kind": "gkd", "model": {"dtype": "bfloat16"}}),
+    "gkd_offloads_parameters": (
+        "llama",
+        "chats",
+        2,
+        {"kind": "gkd", "memory": {"offload_param_device": "cpu"}},
+    ),
     "keeps_weights": ("llama", "mixed", 2, {"memory": {"reshard_after_forward": False}}),
     "padded": ("llama", "mixed", 2, {"method": {"pad_to_multiple_of": 64}}),
     "packed": ("qwen3", "mixed", 1, {"method": {"packing": True}}),
@@ -138,111 +216,115 @@ SHARDED = {
         ),
     ]
 }
+# Axes of the mesh.
+MESHES = {
+    f"cp_{name}": (model, "mixed", world, {"parallelism": mesh} | more)
+    for name, model, world, mesh, more in [
+        ("allgather", "llama", 2, {"cp_size": 2, "cp_strategy": "allgather"}, {}),
+        ("ring", "llama", 2, {"cp_size": 2, "cp_strategy": "ring"}, {}),
+        ("ulysses", "llama", 2, {"cp_size": 2, "cp_strategy": "ulysses"}, {}),
+        ("three", "qwen3", 3, {"cp_size": 3, "cp_strategy": "ring"}, {}),
+        ("of_two_shards", "qwen3", 4, {"cp_size": 2}, {}),
+        ("of_two_copies", "llama", 4, {"cp_size": 2, "dp_replicate_size": 2}, {}),
+        ("packed", "qwen3", 2, {"cp_size": 2}, {"method": {"packing": True}}),
+        ("bfloat16", "llama", 2, {"cp_size": 2}, {"model": {"dtype": "bfloat16"}}),
+        ("dropout", "llama", 2, {"cp_size": 2}, {"model": {"hidden_dropout": 0.1}}),
+        ("offloads", "llama", 2, {"cp_size": 2}, {"memory": {"activation_offloading": True}}),
+        (
+            "without_recompute",
+            "llama",
+            2,
+            {"cp_size": 2},
+            {"memory": {"gradient_checkpointing": False}},
+        ),
+    ]
+} | {
+    f"hsdp_{name}": ("llama", "mixed", world, {"parallelism": {"dp_replicate_size": 2}} | more)
+    for name, world, more in [
+        ("of_two_shards", 4, {}),
+        ("zero1", 4, {"memory": {"sharding": "zero1"}}),
+        (
+            "updates_in_backward",
+            4,
+            {"memory": {"optimizer_in_backward": True}, "training": {"max_grad_norm": 0}},
+        ),
+    ]
+}
 # Experts take what tokens choose; a rehearsal deals evenly.
 EXPERTS = {
     "mixtral": ("mixtral", "mixed", 1, {}),
     "qwen3_moe": ("qwen3_moe", "mixed", 2, {}),
 }
-TOLERANCE = dict.fromkeys(EXPERTS, 0.005)
+# Pairs: a rank's labels are counted for its heaviest microbatch by tokens.
+TOLERANCE = dict.fromkeys([*EXPERTS, "dpo"], 0.005)
 
 
-def make_spec(assets, output, case):
+def make_spec(options, output, case):
     model, data, world, changes = case
-    spec = {
-        "name": "rehearsal",
-        "method": {"max_length": 128},
-        "model": {
-            "path": str(assets / "models" / model),
-            "tokenizer": str(assets / "tokenizer"),
-        },
-        "data": {"train": [data], "cache_dir": str(output / "cache")},
-        "training": {
-            "max_steps": 3,
-            "per_device_train_batch_size": 4,
-            "save_strategy": "no",
-            "output_dir": str(output),
-        },
-        "memory": {},
-        "parallelism": {"num_processes": world},
-        "resources": {"device": "cpu", "cpu_threads": 1},
-    }
-    for section, fields in changes.items():
-        spec[section] |= fields
-    for field in ("train", "eval"):
-        if field in spec["data"]:
-            spec["data"][field] = [
-                str(assets / "data" / f"{name}.jsonl") for name in spec["data"][field]
-            ]
-    spec["method"] = {"sft": spec["method"]}
-    return spec
-
-
-def rehearse(trainer, spec, directory):
-    path = directory / "rehearsal.json"
-    path.write_text(json.dumps({"spec": spec}))
-    done = subprocess.run(
-        [trainer, "--rehearse", "--input", path], capture_output=True, text=True, check=False
+    kind = changes.get("kind", "sft")
+    training = {
+        "max_steps": 3,
+        "per_device_train_batch_size": 4,
+        "save_strategy": "no",
+    } | changes.get("training", {})
+    fields = {f"method.{kind}.max_length": 128, "data.cache_dir": str(output / "cache")}
+    if kind == "gkd":
+        fields |= {
+            "method.gkd.teacher_model_name_or_path": str(
+                options.assets / "models" / "llama_teacher"
+            ),
+            "method.gkd.chat_template_path": str(options.assets / "chat.jinja"),
+        }
+    for section, values in changes.items():
+        if section == "kind":
+            continue
+        path = f"method.{kind}" if section == "method" else section
+        fields |= {f"{path}.{name}": value for name, value in values.items()}
+    if "data.eval" in fields:
+        fields["data.eval"] = [
+            str(options.assets / "data" / f"{name}.jsonl") for name in fields["data.eval"]
+        ]
+    return trials.make_spec(
+        options, output, world, method=kind, model=model, train=data, fields=fields, **training
     )
-    if done.returncode != 0:
-        raise SystemExit(f"--rehearse ended with {done.returncode}: {done.stderr}")
-    return json.loads(done.stdout)
 
 
 def measure(trainer, spec, world, directory):
     """The last memory event of the rank that held most."""
     ranks.run(trainer, spec, world, directory)
-    last = []
-    for rank in range(world):
-        events = ranks.read_events(directory / f"rank{rank}.out")
-        last.append([event["memory"] for event in events if "memory" in event][-1])
+    last = [last_memory(ranks.read_events(directory / f"rank{rank}.out")) for rank in range(world)]
     return max(last, key=lambda memory: int(memory["peakBytes"]))
 
 
-def held(report):
-    """Bytes by space and owner, and the peaks of both spaces."""
-    found = {"peak": int(report["peakBytes"]), "host peak": int(report.get("hostPeakBytes", 0))}
-    for space, field in (("", "owners"), ("host ", "hostOwners")):
-        for owner in report.get(field, []):
-            found[space + owner["owner"]] = int(owner.get("atPeakBytes", 0))
-    return found
-
-
-def compare(name, rehearsed, measured):
-    """What differs by more than the case may, in a sentence; or nothing."""
-    want, got = held(measured), held(rehearsed)
+def check(options, name, case):
+    """Differences are as many bytes as the case may have them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = pathlib.Path(scratch)
+        spec = make_spec(options, directory / "out", case)
+        got = held(trials.rehearse(options, spec, directory))
+        want = held(measure(options.trainer, spec, case[2], directory))
     allowed = TOLERANCE.get(name, 0) * want["peak"]
     differing = {
         what: got.get(what, 0) - want.get(what, 0)
         for what in want | got
         if abs(got.get(what, 0) - want.get(what, 0)) > allowed
     }
-    if not differing:
-        return None
-    return f"{name}: rehearsed {got['peak']}, measured {want['peak']}; off by {differing}"
+    expect(not differing, f"rehearsed {got['peak']}, measured {want['peak']}; off by {differing}")
+    return f"{want['peak']} bytes"
 
 
-def check(options, name, case):
-    with tempfile.TemporaryDirectory() as scratch:
-        directory = pathlib.Path(scratch)
-        spec = make_spec(options.assets, directory / "out", case)
-        rehearsed = rehearse(options.trainer, spec, directory)
-        return compare(name, rehearsed, measure(options.trainer, spec, case[2], directory))
+def add_options(parser):
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("case", nargs="*")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--trainer", type=pathlib.Path, required=True)
-    parser.add_argument("--assets", type=pathlib.Path, required=True)
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("case", nargs="*")
-    options = parser.parse_args()
-    everything = SLICE | MORE | SHARDED | EXPERTS
-    names = options.case or (everything if options.all else SLICE)
-    failures = [found for name in names if (found := check(options, name, everything[name]))]
-    for failure in failures:
-        print(failure)
-    print(f"{len(names) - len(failures)} of {len(names)} cases equal")
-    sys.exit(1 if failures else 0)
+    options = trials.parse(__doc__, add_options)
+    everything = SLICE | MORE | SHARDED | MESHES | EXPERTS
+    checks = Trials()
+    for name in options.case or (everything if options.all else SLICE):
+        checks.attempt(name, check, options, name, everything[name])
+    checks.finish()
 
 
 if __name__ == "__main__":

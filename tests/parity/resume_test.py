@@ -9,16 +9,15 @@ directory. Every later step has the metrics of the run that was not interrupted:
 the same world size, 1e-6 relative at others. --all takes every pair of 1 to 4 ranks.
 """
 
-import argparse
 import itertools
 import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import ranks
-from parity_test import relative_error
+import trials
+from trials import Trials, expect, steps_of, train
+from weights import relative_error
 
 TOLERANCE = 1e-6
 GLOBAL_BATCH = 12
@@ -27,48 +26,16 @@ PAIRS = [(1, 3), (2, 2), (2, 4), (3, 1)]
 METRICS = ("loss", "gradNorm", "learningRate", "numTokens", "epoch", "entropy")
 
 
-class ResumeError(Exception):
-    """What a resumed run did otherwise than the uninterrupted one."""
-
-
-def expect(condition, message):
-    if not condition:
-        raise ResumeError(message)
-
-
-def make_spec(assets, world, output, **training):
-    return {
-        "name": "resume",
-        "method": {"sft": {"max_length": 64}},
-        "model": {
-            "path": str(assets / "models" / "qwen3"),
-            "tokenizer": str(assets / "tokenizer"),
-        },
-        "data": {"train": str(assets / "data" / "few.jsonl")},
-        "training": {
-            "num_train_epochs": 3,
-            "per_device_train_batch_size": GLOBAL_BATCH // world,
-            "gradient_accumulation_steps": 2,
-            "learning_rate": 1e-3,
-            "warmup_steps": 2,
-            "weight_decay": 0.01,
-            "save_steps": SAVED_STEP,
-            "output_dir": str(output),
-        }
-        | training,
-        "parallelism": {"num_processes": world},
-        "resources": {"device": "cpu", "cpu_threads": 1},
-    }
-
-
-def train(options, spec, world):
-    """Rank 0's events."""
-    with tempfile.TemporaryDirectory() as scratch:
-        return ranks.run(options.trainer, spec, world, scratch)
-
-
-def steps_of(events):
-    return {event["step"]["step"]: event["step"] for event in events if "step" in event}
+def make_spec(options, world, output, **training):
+    training = {
+        "num_train_epochs": 3,
+        "per_device_train_batch_size": GLOBAL_BATCH // world,
+        "gradient_accumulation_steps": 2,
+        "warmup_steps": 2,
+        "weight_decay": 0.01,
+        "save_steps": SAVED_STEP,
+    } | training
+    return trials.make_spec(options, output, world, train="few", **training)
 
 
 def compare(resumed, whole, same_world):
@@ -77,7 +44,7 @@ def compare(resumed, whole, same_world):
     expect(max(resumed) == max(whole), f"it ended after {max(resumed)} steps, not {max(whole)}")
     worst = 0.0
     for step, metric in itertools.product(resumed, METRICS):
-        got, want = (float(run[step].get(metric, 0)) for run in (resumed, whole))
+        got, want = (float(ranks.metric(run[step], metric)) for run in (resumed, whole))
         error = relative_error(got, want)
         limit = 0 if same_world or metric in ("numTokens", "learningRate", "epoch") else TOLERANCE
         expect(error <= limit, f"step {step}: {metric} is {got!r}, it was {want!r}")
@@ -93,12 +60,12 @@ def check_pair(options, scratch, whole, saved_world, world):
     source = scratch / f"saved-by-{saved_world}"
     output = scratch / f"resumed-{saved_world}-{world}"
     spec = make_spec(
-        options.assets,
+        options,
         world,
         output,
         resume_from_checkpoint=str(source / f"checkpoint-{SAVED_STEP}"),
     )
-    events = train(options, spec, world)
+    events = train(options, spec)
     expect(events[0]["started"]["resumedStep"] == SAVED_STEP, f"it began with {events[0]}")
     worst = compare(steps_of(events), whole, saved_world == world)
     if saved_world == world:
@@ -115,40 +82,30 @@ def check_other_batches(options, scratch):
         f"the checkpoint stands at {state}",
     )
     spec = make_spec(
-        options.assets,
+        options,
         2,
         scratch / "other-batches",
         per_device_train_batch_size=2,
         gradient_accumulation_steps=1,
         resume_from_checkpoint=str(source),
     )
-    steps = steps_of(train(options, spec, 2))
+    steps = steps_of(train(options, spec))
     # 7 rows are left of the second epoch: 4 and 3; then 31 rows in 8 steps.
     expect(sorted(steps) == list(range(4, 14)), f"the steps were {sorted(steps)}")
     epochs = [steps[step]["epoch"] for step in (4, 5, 13)]
     expect(epochs == [1.875, 2.0, 3.0], f"the epochs were {epochs}")
     whole = scratch / "whole-epochs"
-    plain = make_spec(options.assets, 1, whole, save_strategy="no")
-    tokens = int(steps_of(train(options, plain, 1))[6]["numTokens"])
+    plain = make_spec(options, 1, whole, save_strategy="no")
+    tokens = int(steps_of(train(options, plain))[6]["numTokens"])
     got = int(steps[13]["numTokens"])
     expect(got == tokens, f"three epochs had {got} tokens, not {tokens}")
     return "each row once"
 
 
 def failure_of(options, spec, scratch, *flags):
-    path = scratch / "input.json"
-    path.write_text(json.dumps({"spec": spec, "job_id": "resume", "attempt": 1}))
-    done = subprocess.run(
-        [options.trainer, "--input", path, *flags],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=ranks.TIMEOUT_SECONDS,
-        check=False,
-    )
-    last = json.loads(done.stdout.splitlines()[-1])
-    violations = last.get("violations", [])
-    return violations[0] if violations else last.get("failed", {})
+    _, lines = trials.run_alone(options, spec, scratch, *flags)
+    violations = lines[-1].get("violations", [])
+    return violations[0] if violations else lines[-1].get("failed", {})
 
 
 def check_refusals(options, scratch):
@@ -164,7 +121,7 @@ def check_refusals(options, scratch):
         ({"training": {"shuffle_dataset": False}}, False, "were shuffled then"),
     ]
     for change, at_check, sentence in cases:
-        spec = make_spec(options.assets, 1, output, resume_from_checkpoint=str(source))
+        spec = make_spec(options, 1, output, resume_from_checkpoint=str(source))
         for section, fields in change.items():
             spec[section] |= fields
         failure = failure_of(options, spec, scratch, *(["--check"] if at_check else []))
@@ -174,36 +131,26 @@ def check_refusals(options, scratch):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = trials.parse(
+        __doc__,
+        lambda parser: parser.add_argument(
+            "--all", action="store_true", help="every pair; else a few"
+        ),
     )
-    parser.add_argument("--trainer", required=True, type=pathlib.Path)
-    parser.add_argument("--assets", required=True, type=pathlib.Path)
-    parser.add_argument("--all", action="store_true", help="every pair; else a few")
-    options = parser.parse_args()
-    options.assets = options.assets.resolve()
     pairs = list(itertools.product(range(1, 5), repeat=2)) if options.all else PAIRS
-    failed = False
-
-    def attempt(name, body, *arguments):
-        nonlocal failed
-        try:
-            print(f"ok: {name}: {body(options, *arguments)}", flush=True)
-        except (ResumeError, ranks.RunError) as problem:
-            failed = True
-            print(f"FAILED: {name}: {problem}", flush=True)
-
+    checks = Trials()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         whole = {}
         for world in sorted({saved for saved, _ in pairs}):
-            spec = make_spec(options.assets, world, scratch / f"saved-by-{world}")
-            whole[world] = steps_of(train(options, spec, world))
+            spec = make_spec(options, world, scratch / f"saved-by-{world}")
+            whole[world] = steps_of(train(options, spec))
         for saved, world in pairs:
-            attempt(f"{saved} to {world} ranks", check_pair, scratch, whole[saved], saved, world)
-        attempt("other batches", check_other_batches, scratch)
-        attempt("refusals", check_refusals, scratch)
-    sys.exit(1 if failed else 0)
+            name = f"{saved} to {world} ranks"
+            checks.attempt(name, check_pair, options, scratch, whole[saved], saved, world)
+        checks.attempt("other batches", check_other_batches, options, scratch)
+        checks.attempt("refusals", check_refusals, options, scratch)
+    checks.finish()
 
 
 if __name__ == "__main__":

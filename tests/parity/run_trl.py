@@ -25,6 +25,7 @@ import trl
 from adapters import write_adapter
 from cases import CASES, EXPECTED
 from make_assets import make_assets
+from trl.experimental import gkd
 from weights import weight_norms
 
 PACKAGES = ["trl", "transformers", "torch", "accelerate", "datasets", "tokenizers", "peft"]
@@ -38,83 +39,142 @@ STEP_FIELDS = [
     "mean_token_accuracy",
     "epoch",
     "aux_loss",  # of a mixture of experts
+    "kl",
+    "logits/chosen",
+    "logits/rejected",
+    "rewards/chosen",
+    "rewards/rejected",
+    "rewards/accuracies",
+    "rewards/margins",
+    "logps/chosen",
+    "logps/rejected",
+    "min_reward",
+    "mean_reward",
+    "max_reward",
+    "accuracy",
+    "margin",
 ]
-EVAL_FIELDS = [
-    "step",
-    "eval_loss",
-    "eval_entropy",
-    "eval_mean_token_accuracy",
-    "eval_num_tokens",
-    "epoch",
-]
+EVAL_FIELDS = ["step", "epoch", *(f"eval_{field}" for field in STEP_FIELDS)]
 # Arguments of transformers' EarlyStoppingCallback, which job files hold under `training`.
 EARLY_STOPPING = ["early_stopping_patience", "early_stopping_threshold"]
 
 
-def train(case, assets, attention):
-    def read(name):
-        lines = (assets / "data" / f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
-        return datasets.Dataset.from_list([json.loads(line) for line in lines if line])
+def read(assets, name):
+    lines = (assets / "data" / f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
+    return datasets.Dataset.from_list([json.loads(line) for line in lines if line])
 
-    model_dir = assets / "models" / case.model
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        model_dir, dtype=torch.float32, attn_implementation=attention
+
+def load_model(case, assets, attention):
+    kind = (
+        transformers.AutoModelForSequenceClassification
+        if case.method == "reward"
+        else transformers.AutoModelForCausalLM
     )
+    model_dir = assets / "models" / case.model
+    options = {"dtype": torch.float32, "attn_implementation": attention}
+    model = kind.from_pretrained(model_dir, **options)
     if case.peft:
         with tempfile.TemporaryDirectory() as adapter:
             write_adapter(pathlib.Path(adapter), model_dir, case.peft)
             model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(assets / "tokenizer")
-    sft, training = case.sft_options(), case.training_options()
-    sft["max_length"] = sft["max_length"] or None  # TRL's word for no limit
+    return model
 
+
+def load_second(name, assets, attention):
+    """A reference or a teacher; none where there is no name."""
+    if not name:
+        return None
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        assets / "models" / name, dtype=torch.float32, attn_implementation=attention
+    )
+
+
+def make_trainer(case, assets, attention, output, callbacks):
+    options, training = case.method_options(), case.training_options()
+    options["max_length"] = options["max_length"] or None  # TRL's word for no limit
+    stopping = {option: training.pop(option) for option in EARLY_STOPPING if option in training}
+    if stopping:
+        callbacks = [*callbacks, transformers.EarlyStoppingCallback(**stopping)]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(assets / "tokenizer")
+    if case.is_chat():
+        tokenizer.chat_template = (assets / "chat.jinja").read_text(encoding="utf-8")
+    config_of, trainer_of, more = {
+        "sft": lambda: (trl.SFTConfig, trl.SFTTrainer, {}),
+        "reward": lambda: (trl.RewardConfig, trl.RewardTrainer, {}),
+        "gkd": lambda: (
+            gkd.GKDConfig,
+            gkd.GKDTrainer,
+            {"teacher_model": load_second(case.teacher, assets, attention)},
+        ),
+        "dpo": lambda: (
+            trl.DPOConfig,
+            trl.DPOTrainer,
+            {"ref_model": load_second(case.reference, assets, attention)},
+        ),
+        "kto": lambda: (
+            trl.KTOConfig,
+            trl.KTOTrainer,
+            {"ref_model": load_second(case.reference, assets, attention)},
+        ),
+    }[case.method]()
+    if case.method == "gkd":
+        options = {"lmbda": 0.0} | options
+    config = config_of(
+        output_dir=output,
+        use_cpu=True,
+        bf16=False,
+        per_device_train_batch_size=case.batch,
+        per_device_eval_batch_size=case.batch,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        **options,
+        **({"logging_steps": 1, "save_strategy": "no"} | training),
+        **case.memory_options(),
+    )
+    return trainer_of(
+        model=load_model(case, assets, attention),
+        args=config,
+        train_dataset=read(assets, case.data),
+        eval_dataset=read(assets, case.eval) if case.eval else None,
+        processing_class=tokenizer,
+        callbacks=callbacks,
+        **more,
+    )
+
+
+def prepared_rows(case, trainer):
+    """What TRL made of the documents, where it does so before training and packs them."""
+    if case.method != "sft":
+        return None
+    prepared = trainer.train_dataset
+    tokens = prepared["input_ids"][:]
+    lengths = (
+        prepared["seq_lengths"][:]
+        if "seq_lengths" in prepared.column_names
+        else [[len(t)] for t in tokens]
+    )
+    return list(zip(tokens, lengths, strict=True))
+
+
+def train(case, assets, attention):
     class Recorder(transformers.TrainerCallback):
         def on_log(self, args, state, control, logs=None, **kwargs):
             logs = logs | {"step": state.global_step}
             if "grad_norm" in logs:
                 log["steps"].append({field: logs[field] for field in STEP_FIELDS if field in logs})
             elif "eval_loss" in logs:
-                log["evals"].append({field: logs[field] for field in EVAL_FIELDS})
+                log["evals"].append({field: logs[field] for field in EVAL_FIELDS if field in logs})
 
     log = {"steps": [], "evals": []}
-    stopping = {option: training.pop(option) for option in EARLY_STOPPING if option in training}
-    callbacks = [Recorder()]
-    if stopping:
-        callbacks.append(transformers.EarlyStoppingCallback(**stopping))
     with tempfile.TemporaryDirectory() as output:
-        config = trl.SFTConfig(
-            output_dir=output,
-            use_cpu=True,
-            bf16=False,
-            per_device_train_batch_size=case.batch,
-            per_device_eval_batch_size=case.batch,
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-            **sft,
-            **({"logging_steps": 1, "save_strategy": "no"} | training),
-            **case.memory_options(),
-        )
-        trainer = trl.SFTTrainer(
-            model,
-            args=config,
-            train_dataset=read(case.data),
-            eval_dataset=read(case.eval) if case.eval else None,
-            processing_class=tokenizer,
-            callbacks=callbacks,
-        )
+        trainer = make_trainer(case, assets, attention, output, [Recorder()])
         trainer.remove_callback(transformers.PrinterCallback)
-        prepared = trainer.train_dataset
-        tokens = prepared["input_ids"][:]
-        lengths = (
-            prepared["seq_lengths"][:]
-            if "seq_lengths" in prepared.column_names
-            else [[len(t)] for t in tokens]
-        )
+        prepared = prepared_rows(case, trainer)
         trainer.train()
         trainer.model.save_pretrained(f"{output}/final")
         norms = weight_norms(pathlib.Path(output) / "final")
-    return log, rows.describe(zip(tokens, lengths, strict=True)), norms
+    return log, rows.describe(prepared) if prepared else None, norms
 
 
 def record(name, assets):
@@ -142,14 +202,14 @@ def record(name, assets):
         "drift": drift,
         "steps": steps,
         **({"evals": log["evals"]} if case.eval else {}),
-        "rows": plan,
+        **({"rows": plan} if plan else {}),
         "weight_norms": norms,
     }
     EXPECTED.mkdir(exist_ok=True)
     (EXPECTED / f"{name}.json").write_text(compact(result))
     size = (EXPECTED / f"{name}.json").stat().st_size
     print(
-        f"{name}: {len(steps)} steps, {plan['count']} rows, "
+        f"{name}: {len(steps)} steps, "
         f"loss {steps[0]['loss']:.6f} .. {steps[-1]['loss']:.6f}, "
         f"drift {drift['loss']:.1e} {drift['grad_norm']:.1e}, {size} bytes",
         flush=True,

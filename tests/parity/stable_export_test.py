@@ -10,17 +10,16 @@ exported (--export) as the same bytes as the final directory, and in the type th
 stored as what it wrote.
 """
 
-import argparse
 import json
 import pathlib
-import shutil
 import subprocess
-import sys
 import tempfile
 
 import ranks
 import torch
 import transformers
+import trials
+from trials import Trials, expect, files_of, final_directory
 
 CASES = [
     # model, dtype on disk, dtype of the job, in several files
@@ -29,23 +28,6 @@ CASES = [
     ("llama", "float16", "float32", False),
     ("llama_tied", "float32", "bfloat16", False),
 ]
-
-
-class ExportError(Exception):
-    """Files that differ."""
-
-
-def expect(condition, message):
-    if not condition:
-        raise ExportError(message)
-
-
-def files_of(directory):
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
 
 
 def compare(got, want, what):
@@ -65,26 +47,19 @@ def save_with_transformers(assets, name, dtype, sharded, directory):
     (directory / "not-ours.txt").write_text("stays behind")
 
 
-def train(options, source, output, dtype, **training):
-    spec = {
-        "name": "stable",
-        "method": {"sft": {"max_length": 32}},
-        "model": {"path": str(source), "dtype": dtype},
-        "data": {"train": str(options.assets / "data" / "few.jsonl")},
-        # A rate of 0 changes no weight.
-        "training": {
-            "max_steps": 1,
-            "learning_rate": 0,
-            "save_steps": 1,
-            "output_dir": str(output),
-        }
-        | training,
-        "parallelism": {"num_processes": 2},
-        "resources": {"device": "cpu", "cpu_threads": 1},
-    }
-    with tempfile.TemporaryDirectory() as scratch:
-        events = ranks.run(options.trainer, spec, 2, scratch)
-    return pathlib.Path(events[-1]["finished"]["output"])
+def train(options, source, output, dtype):
+    """The final directory of a run that changes no weight: its rate is 0."""
+    spec = trials.make_spec(
+        options,
+        output,
+        2,
+        train="few",
+        fields={"model": {"path": str(source), "dtype": dtype}, "method.sft.max_length": 32},
+        max_steps=1,
+        learning_rate=0,
+        save_steps=1,
+    )
+    return final_directory(trials.train(options, spec))
 
 
 def export(options, checkpoint, directory, *flags):
@@ -131,27 +106,14 @@ def check(options, scratch, name, stored, dtype, sharded):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trainer", required=True, type=pathlib.Path)
-    parser.add_argument("--assets", required=True, type=pathlib.Path)
-    options = parser.parse_args()
-    options.assets = options.assets.resolve()
-    failed = False
+    options = trials.parse(__doc__)
+    checks = Trials()
     for name, stored, dtype, sharded in CASES:
         what = f"{name}, {stored} as {dtype}, {'several files' if sharded else 'one file'}"
-        scratch = pathlib.Path(tempfile.mkdtemp())
-        try:
-            print(
-                f"ok: {what}: {check(options, scratch, name, stored, dtype, sharded)}", flush=True
-            )
-        except (ExportError, ranks.RunError, subprocess.SubprocessError) as problem:
-            failed = True
-            print(f"FAILED: {what}: {problem}", flush=True)
-        finally:
-            shutil.rmtree(scratch)
-    sys.exit(1 if failed else 0)
+        with tempfile.TemporaryDirectory() as scratch:
+            scratch = pathlib.Path(scratch)
+            checks.attempt(what, check, options, scratch, name, stored, dtype, sharded)
+    checks.finish()
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ weights. Optimizer states in fewer bits are saved and taken up again by two rank
 by one, whose next step has the same loss.
 """
 
-import argparse
-import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 
-import ranks
-from parity_test import relative_error
+import trials
+from trials import Trials, expect, steps_of, train
+from weights import relative_error
 
 STEPS = 6
 SAVED_STEP = 3
@@ -36,45 +33,21 @@ EXACT = {
 }
 
 
-class StatesError(Exception):
-    """What a run did otherwise than it should."""
-
-
-def expect(condition, message):
-    if not condition:
-        raise StatesError(message)
-
-
-def make_spec(assets, world, output, memory, **training):
-    return {
-        "name": "states",
-        "method": {"sft": {"max_length": 64}},
-        "model": {"path": str(assets / "models" / "qwen3"), "tokenizer": str(assets / "tokenizer")},
-        "data": {"train": str(assets / "data" / "few.jsonl")},
-        "training": {
-            "max_steps": STEPS,
-            "per_device_train_batch_size": 4 // world,
-            "learning_rate": 1e-3,
-            "max_grad_norm": 0,
-            "save_steps": SAVED_STEP,
-            "output_dir": str(output),
-        }
-        | training,
-        "memory": memory,
-        "parallelism": {"num_processes": world},
-        "resources": {"device": "cpu", "cpu_threads": 1},
-    }
-
-
-def steps_of(options, spec, world):
-    with tempfile.TemporaryDirectory() as scratch:
-        events = ranks.run(options.trainer, spec, world, scratch)
-    return {event["step"]["step"]: event["step"] for event in events if "step" in event}
+def make_spec(options, world, output, memory, **training):
+    training = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 4 // world,
+        "max_grad_norm": 0,
+        "save_steps": SAVED_STEP,
+    } | training
+    return trials.make_spec(
+        options, output, world, train="few", fields={"memory": memory}, **training
+    )
 
 
 def check_exact(options, scratch, plain, name, memory):
-    spec = make_spec(options.assets, 2, scratch / name, memory, save_strategy="no")
-    steps = steps_of(options, spec, 2)
+    spec = make_spec(options, 2, scratch / name, memory, save_strategy="no")
+    steps = steps_of(train(options, spec))
     for step, metrics in plain.items():
         for metric in ("loss", "gradNorm"):
             got, want = steps[step][metric], metrics[metric]
@@ -91,7 +64,7 @@ def check_exact(options, scratch, plain, name, memory):
 def check_states(options, scratch, plain, dtype):
     memory = {"optimizer_state_dtype": dtype}
     source = scratch / dtype
-    whole = steps_of(options, make_spec(options.assets, 2, source, memory), 2)
+    whole = steps_of(train(options, make_spec(options, 2, source, memory)))
     # Not exact, but near: the weights follow.
     error = max(relative_error(whole[step]["loss"], plain[step]["loss"]) for step in plain)
     expect(error <= 1e-2, f"the loss is off by {error:.1e}")
@@ -99,13 +72,13 @@ def check_states(options, scratch, plain, dtype):
         expect(whole[STEPS]["loss"] != plain[STEPS]["loss"], "nothing was rounded")
     for world in (2, 1):
         spec = make_spec(
-            options.assets,
+            options,
             world,
             scratch / f"{dtype}-{world}",
             memory,
             resume_from_checkpoint=str(source / f"checkpoint-{SAVED_STEP}"),
         )
-        resumed = steps_of(options, spec, world)
+        resumed = steps_of(train(options, spec))
         expect(min(resumed) == SAVED_STEP + 1, f"it went on with step {min(resumed)}")
         for step in resumed if world == 2 else [SAVED_STEP + 1, SAVED_STEP + 2]:
             off = relative_error(resumed[step]["loss"], whole[step]["loss"])
@@ -121,7 +94,7 @@ def check_not_finite(options, scratch):
     """Weights that took in what is not finite are never saved."""
     output = scratch / "not-finite"
     spec = make_spec(
-        options.assets,
+        options,
         1,
         output,
         {"optimizer_in_backward": True},
@@ -129,17 +102,8 @@ def check_not_finite(options, scratch):
         save_steps=1,
         async_save=False,
     )
-    path = scratch / "input.json"
-    path.write_text(json.dumps({"spec": spec, "job_id": "states", "attempt": 1}))
-    done = subprocess.run(
-        [options.trainer, "--input", path],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=ranks.TIMEOUT_SECONDS,
-        check=False,
-    )
-    failure = json.loads(done.stdout.splitlines()[-1]).get("failed", {})
+    _, events = trials.run_alone(options, spec, scratch)
+    failure = events[-1].get("failed", {})
     expect("at step 2 with training.learning_rate = 1e+30" in failure.get("message", ""), failure)
     saved = sorted(path.name for path in output.glob("checkpoint-*"))
     expect(saved == ["checkpoint-1"], f"there are {saved}")
@@ -147,33 +111,18 @@ def check_not_finite(options, scratch):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trainer", required=True, type=pathlib.Path)
-    parser.add_argument("--assets", required=True, type=pathlib.Path)
-    options = parser.parse_args()
-    options.assets = options.assets.resolve()
-    failed = False
-
-    def attempt(name, body, *arguments):
-        nonlocal failed
-        try:
-            print(f"ok: {name}: {body(options, *arguments)}", flush=True)
-        except (StatesError, ranks.RunError) as problem:
-            failed = True
-            print(f"FAILED: {name}: {problem}", flush=True)
-
+    options = trials.parse(__doc__)
+    checks = Trials()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        spec = make_spec(options.assets, 2, scratch / "plain", {}, save_strategy="no")
-        plain = steps_of(options, spec, 2)
+        spec = make_spec(options, 2, scratch / "plain", {}, save_strategy="no")
+        plain = steps_of(train(options, spec))
         for name, memory in EXACT.items():
-            attempt(name, check_exact, scratch, plain, name, memory)
-        attempt("what is not finite", check_not_finite, scratch)
+            checks.attempt(name, check_exact, options, scratch, plain, name, memory)
+        checks.attempt("what is not finite", check_not_finite, options, scratch)
         for dtype in ("float32", "bfloat16", "int8"):
-            attempt(f"states in {dtype}", check_states, scratch, plain, dtype)
-    sys.exit(1 if failed else 0)
+            checks.attempt(f"states in {dtype}", check_states, options, scratch, plain, dtype)
+    checks.finish()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Reads the tensors of a Hugging Face directory, with numpy alone."""
 
 import json
+import math
 
 import numpy as np
 
@@ -24,13 +25,24 @@ def read_safetensors(path):
         yield name, values.astype(np.float64).reshape(entry["shape"])
 
 
-def weight_norms(directory):
-    """The L2 norm of each tensor, over all files of the directory."""
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"{directory} holds no safetensors")
+def tensors_of(directory):
+    """Of all files of the directory, by name."""
     return {
-        name: float(np.linalg.norm(values))
-        for file in files
+        name: values
+        for file in sorted(directory.glob("*.safetensors"))
         for name, values in read_safetensors(file)
     }
+
+
+def relative_error(actual, expected):
+    if not math.isfinite(actual):
+        return math.inf
+    return abs(actual - expected) / abs(expected) if expected else abs(actual)
+
+
+def weight_norms(directory):
+    """The L2 norm of each tensor, over all files of the directory."""
+    tensors = tensors_of(directory)
+    if not tensors:
+        raise FileNotFoundError(f"{directory} holds no safetensors")
+    return {name: float(np.linalg.norm(values)) for name, values in tensors.items()}
