@@ -2,45 +2,95 @@
 results between markers.
 """
 
+import argparse
 import dataclasses
 import json
 import os
 import pathlib
 import platform
-import socket
 import statistics
 import subprocess
 import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/support"))
+from job_fields import set_fields
+from trainer_inputs import free_port, write_inputs
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRAINER = ROOT / "build/bin/tessera-trainer"
-PEERS = ROOT / "benchmarks/sft/peers.py"
-MAKE_ASSETS = ROOT / "benchmarks/sft/make_assets.py"
+PEERS = ROOT / "benchmarks/training/peers.py"
+MAKE_ASSETS = ROOT / "benchmarks/training/make_assets.py"
 ASSETS = ROOT / "build/bench"
 # Steps that are not timed: allocators and kernels warm up.
 WARMUP_STEPS = 1
 ROWS_PER_STEP = 8
+# No run of these few steps comes near it.
+TIMEOUT_SECONDS = 1800
+POLL_SECONDS = 0.05
 MKL_MEND = "int mkl_serv_intel_cpu_true(void) { return 1; }"
 
 
 @dataclasses.dataclass
 class Run:
     tokens_per_second: float
-    first_loss: float
+    losses: list[float]  # of each step
     peak_bytes: int  # above what the process held once its libraries were loaded
     memory: dict = dataclasses.field(default_factory=dict)  # the last MemorySnapshot, if there is
 
 
-def job(folder: pathlib.Path, *, sft: dict, steps: int, dtype: str, threads: int, ranks: int = 1):
-    """The JobSpec, as ProtoJSON, of a run on full rows or documents of up to 512 tokens."""
-    return {
+def parse(doc: str, steps: int, extend, peers: bool = True) -> argparse.Namespace:
+    """The options of a benchmark; `extend` adds its own to the parser."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if peers:
+        parser.add_argument("--peers", required=True, metavar="PYTHON", help="one with TRL")
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-write", action="store_true", help="leave the page as it is")
+    extend(parser)
+    options = parser.parse_args()
+    if options.steps <= WARMUP_STEPS:
+        parser.error(f"--steps must be above {WARMUP_STEPS}")
+    return options
+
+
+def add_runs(parser: argparse.ArgumentParser, default: int) -> None:
+    parser.add_argument("--runs", type=int, default=default, choices=range(1, 100), metavar="N")
+
+
+def chosen(rows: list, text: str) -> list:
+    """The rows whose names hold the text; ends the program where there are none."""
+    found = [row for row in rows if text in row.name]
+    if not found:
+        sys.exit(f"bench: --only {text}: there is none among {[row.name for row in rows]}")
+    return found
+
+
+def job(
+    folder: pathlib.Path,
+    *,
+    method: dict,  # {"sft": {...}}: the method and what it sets beside max_length
+    steps: int,
+    dtype: str,
+    threads: int,
+    ranks: int = 1,
+    rows: int = ROWS_PER_STEP,
+    documents: str = "documents",  # a file of make_assets.py
+    fields: dict | None = None,
+):
+    """The JobSpec, as ProtoJSON, of a run on rows or documents of up to 512 tokens; `fields` are
+    set by their paths."""
+    ((kind, options),) = method.items()
+    spec = {
         "name": "bench",
-        "method": {"sft": {"max_length": 512} | sft},
+        "method": {kind: {"max_length": 512} | options},
         "model": {"path": str(ASSETS / "model"), "dtype": dtype},
-        "data": {"train": str(ASSETS / "documents.jsonl")},
+        "data": {"train": str(ASSETS / f"{documents}.jsonl")},
         "training": {
             "max_steps": steps,
-            "per_device_train_batch_size": ROWS_PER_STEP // ranks,
+            "per_device_train_batch_size": rows // ranks,
             "learning_rate": 1e-4,
             "lr_scheduler_type": "constant",
             "max_grad_norm": 1.0,
@@ -53,34 +103,7 @@ def job(folder: pathlib.Path, *, sft: dict, steps: int, dtype: str, threads: int
         "parallelism": {"num_processes": ranks},
         "resources": {"device": "cpu", "cpu_threads": threads // ranks},
     }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def write_inputs(spec: dict, folder: pathlib.Path) -> list[str]:
-    """One input a rank; returns their paths."""
-    port = free_port()
-    ranks = spec["parallelism"]["num_processes"]
-    paths = []
-    for rank in range(ranks):
-        path = folder / f"rank{rank}.json"
-        contents = {
-            "spec": spec,
-            "job_id": "bench",
-            "attempt": 1,
-            "rank": rank,
-            "local_rank": rank,
-            "local_world_size": ranks,
-            "device_index": rank,
-            "rendezvous": {"address": "127.0.0.1", "port": port},
-        }
-        path.write_text(json.dumps(contents))
-        paths.append(str(path))
-    return paths
+    return set_fields(spec, fields or {})
 
 
 class ProcessError(Exception):
@@ -90,23 +113,58 @@ class ProcessError(Exception):
 def run_processes(
     commands: list[list[str]], environment: dict[str, str], folder: pathlib.Path
 ) -> tuple[list[dict], list[int]]:
-    """Runs them side by side. Returns the events of the first, and the peak RSS of each."""
+    """Runs them side by side. Returns the events of the first, and the peak RSS of each. Where one
+    fails, or time runs out, none is left running."""
     processes = []
-    for i, command in enumerate(commands):
-        with (folder / f"{i}.out").open("w") as out, (folder / f"{i}.err").open("w") as err:
-            processes.append(subprocess.Popen(command, stdout=out, stderr=err, env=environment))
-    peaks = []
-    for i, process in enumerate(processes):
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode != 0:
-            for other in processes:
-                other.kill()
-            tail = (folder / f"{i}.out").read_text()[-500:] + (folder / f"{i}.err").read_text()
-            raise ProcessError(f"{' '.join(commands[i])} failed:\n{tail[-4000:]}")
-        peaks.append(usage.ru_maxrss * 1024)
+    try:
+        for i, command in enumerate(commands):
+            with (folder / f"{i}.out").open("w") as out, (folder / f"{i}.err").open("w") as err:
+                processes.append(subprocess.Popen(command, stdout=out, stderr=err, env=environment))
+        peaks = await_all(processes, commands, folder)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     lines = (folder / "0.out").read_text().splitlines()
     return [json.loads(line) for line in lines if line.startswith('{"')], peaks
+
+
+def await_all(
+    processes: list[subprocess.Popen], commands: list[list[str]], folder: pathlib.Path
+) -> list[int]:
+    """The peak RSS of each, in bytes."""
+    give_up = time.monotonic() + TIMEOUT_SECONDS
+    peaks = [0] * len(processes)
+    waits = set(range(len(processes)))
+    while waits:
+        if time.monotonic() > give_up:
+            raise ProcessError(f"no end of {commands[min(waits)]} within {TIMEOUT_SECONDS} s")
+        time.sleep(POLL_SECONDS)
+        for i in sorted(waits):
+            pid, status, usage = os.wait4(processes[i].pid, os.WNOHANG)
+            if pid == 0:
+                continue
+            processes[i].returncode = os.waitstatus_to_exitcode(status)
+            if processes[i].returncode != 0:
+                tail = (folder / f"{i}.out").read_text()[-500:] + (folder / f"{i}.err").read_text()
+                raise ProcessError(f"{' '.join(commands[i])} failed:\n{tail[-4000:]}")
+            peaks[i] = usage.ru_maxrss * 1024
+            waits.remove(i)
+    return peaks
+
+
+def ask_trainer(*arguments: str) -> dict:
+    """What the trainer prints about a job that it does not train."""
+    command = [str(TRAINER), *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True
+        )
+    except subprocess.CalledProcessError as error:
+        raise ProcessError(f"{' '.join(command)} failed:\n{error.stderr[-4000:]}") from None
+    except subprocess.TimeoutExpired:
+        raise ProcessError(f"no end of {command} within {TIMEOUT_SECONDS} s") from None
+    return json.loads(done.stdout)
 
 
 def summarise(events: list[dict], peak_bytes: int) -> Run:
@@ -115,13 +173,21 @@ def summarise(events: list[dict], peak_bytes: int) -> Run:
     timed = [step["tokensPerSecond"] for step in steps if step["step"] > WARMUP_STEPS]
     snapshots = [event["memory"] for event in events if "owners" in event.get("memory", {})]
     speed = statistics.median(timed or [steps[-1]["tokensPerSecond"]])
-    return Run(speed, steps[0]["loss"], peak_bytes, snapshots[-1] if snapshots else {})
+    losses = [step["loss"] for step in steps]
+    return Run(speed, losses, peak_bytes, snapshots[-1] if snapshots else {})
+
+
+def inputs_of(spec: dict, folder: pathlib.Path) -> list[str]:
+    """Paths of one input a rank."""
+    ranks = spec["parallelism"]["num_processes"]
+    return [str(path) for path in write_inputs(spec, ranks, folder, job_id="bench")]
 
 
 class Sides:
-    """The programs that are compared. `folder` is theirs to write in."""
+    """The programs that are compared. `folder` is theirs to write in; `peers` is the peers' Python,
+    where they are run."""
 
-    def __init__(self, peers: str, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, peers: str = ""):
         self.peers = peers
         self.folder = folder
         self.mend = folder / "mend.so"
@@ -135,13 +201,13 @@ class Sides:
         self.imported_bytes = peaks[0]
 
     def tessera(self, spec: dict) -> Run:
-        inputs = write_inputs(spec, self.folder)
+        inputs = inputs_of(spec, self.folder)
         commands = [[str(TRAINER), "--input", path] for path in inputs]
         events, peaks = run_processes(commands, self._environment(spec), self.folder)
         return summarise(events, max(peaks) - self.imported_bytes)
 
     def peer(self, spec: dict, name: str, mended: bool) -> Run:
-        inputs = write_inputs(spec, self.folder)
+        inputs = inputs_of(spec, self.folder)
         environment = self._environment(spec)
         if mended:
             environment |= {"LD_PRELOAD": str(self.mend)}
@@ -182,7 +248,7 @@ def prepare_assets() -> None:
     """A model, its tokenizer and documents in ASSETS, as make_assets.py has them."""
     if not TRAINER.exists():
         sys.exit("bench: run `make build` first")
-    if (ASSETS / "documents.jsonl").exists():
+    if all((ASSETS / f"{name}.jsonl").exists() for name in ("documents", "pairs", "labelled")):
         return
     subprocess.run([str(ROOT / "examples/demo/prepare.sh")], check=True)
     corpus = ROOT / "demo/data/vocabulary.jsonl"

@@ -3,9 +3,9 @@
     bench.py --peers PYTHON [--runs N] [--steps N] [--threads N] [--only TEXT] [--no-write]
 
 PYTHON imports TRL (scripts/setup-bench.sh makes such an interpreter). Every row is the first one
-with one technique more, but for the last ones, which have several. Losses of exact techniques must
-be those of the first row, or the benchmark says so. The table and a plot of it go to docs/memory.md
-and docs/memory.svg.
+with one technique more, but for the last ones, which have several. With exact techniques the loss
+of every step must be that of the first row, whose first step must have TRL's, or the benchmark says
+so. The table and a plot of it go to docs/memory.md and docs/memory.svg, but not those of --only.
 """
 
 import argparse
@@ -33,7 +33,11 @@ OWNERS = ("parameters", "gradients", "optimizer", "communication", "activations"
 class Row:
     name: str
     fields: dict  # of the job file, by path
-    exact: bool = True  # whether the loss is that of the first row
+    exact: bool = True  # whether losses are those of the run without it
+
+    @property
+    def clips(self) -> bool:
+        return self.fields.get("training.max_grad_norm") != 0
 
 
 PLAIN = {"memory.gradient_checkpointing": False}
@@ -64,8 +68,12 @@ ROWS = [
     Row("optimizer in backward", PLAIN | NO_CLIPPING | {"memory.optimizer_in_backward": True}),
     Row("optimizer offloaded", PLAIN | {"memory.offload_optimizer_device": "cpu"}),
     Row("parameters offloaded", PLAIN | {"memory.offload_param_device": "cpu"}),
-    Row("optimizer states in bfloat16", PLAIN | {"memory.optimizer_state_dtype": "bfloat16"}),
-    Row("optimizer states in int8", PLAIN | {"memory.optimizer_state_dtype": "int8"}),
+    Row(
+        "optimizer states in bfloat16",
+        PLAIN | {"memory.optimizer_state_dtype": "bfloat16"},
+        exact=False,
+    ),
+    Row("optimizer states in int8", PLAIN | {"memory.optimizer_state_dtype": "int8"}, exact=False),
     Row("LoRA", PLAIN | {"peft.lora_target_modules": ["all-linear"]}, exact=False),
     Row("QLoRA, NF4", PLAIN | QLORA, exact=False),
     Row("microbatches of 1", PLAIN | {"training.gradient_accumulation_steps": 8}),
@@ -78,11 +86,13 @@ PEERS = [Row("TRL", PLAIN), Row("TRL, gradient checkpointing", CHECKPOINTING)]
 
 def spec_of(row: Row, folder: pathlib.Path, options: argparse.Namespace) -> dict:
     spec = harness.job(
-        folder, sft=FULL_ROWS, steps=options.steps, dtype="float32", threads=options.threads
+        folder,
+        method={"sft": FULL_ROWS},
+        steps=options.steps,
+        dtype="float32",
+        threads=options.threads,
+        fields=row.fields,
     )
-    for path, value in row.fields.items():
-        section, name = path.split(".")
-        spec.setdefault(section, {})[name] = value
     training = spec["training"]
     training["per_device_train_batch_size"] //= training.get("gradient_accumulation_steps", 1)
     return spec
@@ -99,25 +109,43 @@ def median(runs: list[Run], field: str) -> float:
     return statistics.median(getattr(run, field) for run in runs)
 
 
-def measure(sides: Sides, options: argparse.Namespace) -> tuple[dict, dict]:
+def measure(rows: list[Row], sides: Sides, options: argparse.Namespace) -> tuple[dict, dict]:
     """Runs of each row, ours and TRL's, in rounds."""
-    ours = {row.name: [] for row in ROWS if options.only in row.name}
+    ours = {row.name: [] for row in rows}
     theirs = {row.name: [] for row in PEERS}
     for _ in range(options.runs):
         for row in PEERS:
             theirs[row.name].append(sides.peer(spec_of(row, sides.folder, options), "trl", True))
-        for row in ROWS:
-            if row.name not in ours:
-                continue
+        for row in rows:
             run = sides.tessera(spec_of(row, sides.folder, options))
             ours[row.name].append(run)
             print(f"{row.name}: {run.tokens_per_second:.0f} tokens/s", file=sys.stderr, flush=True)
-    first = theirs["TRL"][0].first_loss
-    for row in ROWS:
-        for run in ours.get(row.name, []) if row.exact else []:
-            if abs(run.first_loss / first - 1) > MAX_LOSS_DIFFERENCE:
-                sys.exit(f"bench: {row.name} starts at {run.first_loss}, TRL at {first}")
     return ours, theirs
+
+
+def check_losses(
+    rows: list[Row], ours: dict, theirs: dict, sides: Sides, options: argparse.Namespace
+) -> None:
+    """Of all steps: those after the first show what updates did. The run to compare with is plain,
+    and clips gradients where the row does."""
+    wanted = {True: ours["plain"][0].losses} if "plain" in ours else {}
+    for row in [Row("plain", PLAIN), *(row for row in rows if row.exact)]:
+        if row.clips not in wanted:
+            plain = Row("plain", PLAIN if row.clips else PLAIN | NO_CLIPPING)
+            wanted[row.clips] = sides.tessera(spec_of(plain, sides.folder, options)).losses
+        for run in ours.get(row.name, []):
+            if not same_losses(run.losses, wanted[row.clips]):
+                sys.exit(f"bench: {row.name} has losses {run.losses}, not {wanted[row.clips]}")
+    first, other = wanted[True][0], theirs["TRL"][0].losses[0]
+    if not same_losses([first], [other]):
+        sys.exit(f"bench: the job starts at {first}, TRL at {other}: other work")
+
+
+def same_losses(found: list[float], wanted: list[float]) -> bool:
+    return len(found) == len(wanted) and all(
+        abs(ours / theirs - 1) <= MAX_LOSS_DIFFERENCE
+        for ours, theirs in zip(found, wanted, strict=True)
+    )
 
 
 def table(ours: dict, theirs: dict) -> list[str]:
@@ -147,29 +175,31 @@ def line_of(name, cells, runs, peer_bytes, peer_speed) -> str:
     return f"| {' | '.join([name, *cells, f'{speed:.0f}', f'{speed / peer_speed:.2f}'])} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--peers", required=True)
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    harness.add_runs(parser, default=1)
     parser.add_argument("--only", default="", help="run the rows whose names hold this")
-    parser.add_argument("--no-write", action="store_true")
-    options = parser.parse_args()
+
+
+def main() -> None:
+    options = harness.parse(__doc__, steps=6, extend=add_options)
+    rows = harness.chosen(ROWS, options.only)
     harness.prepare_assets()
     with tempfile.TemporaryDirectory() as folder:
-        ours, theirs = measure(Sides(options.peers, pathlib.Path(folder)), options)
+        sides = Sides(pathlib.Path(folder), options.peers)
+        ours, theirs = measure(rows, sides, options)
+        check_losses(rows, ours, theirs, sides, options)
     lines = [
         f"A Llama of 25M parameters, {harness.ROWS_PER_STEP} full rows of 512 tokens a step,"
-        f" float32, {options.steps} steps, {options.threads} threads, {harness.processor()}. Sizes"
-        " in MiB; TRL with the MKL mend, gradient checkpointing on in the ratios.",
+        f" float32, {options.threads} threads, {harness.processor()}; speeds are medians of"
+        f" {options.steps - harness.WARMUP_STEPS} steps and {options.runs} run(s). Sizes in MiB;"
+        " TRL with the MKL mend, gradient checkpointing on in the ratios.",
         "",
         *table(ours, theirs),
         "",
         "![peak by owner](memory.svg)",
     ]
     print("\n".join(lines))
-    if not options.no_write:
+    if not options.no_write and not options.only:
         harness.write_between_markers(PAGE, "bench", lines)
         bars = [Bar(name, owners_of(runs[0])) for name, runs in ours.items()]
         PLOT.write_text(draw_bars(bars, unit="MiB"), encoding="utf-8")

@@ -10,9 +10,7 @@ PYTHON imports TRL (scripts/setup-bench.sh makes such an interpreter). Goes to d
 """
 
 import argparse
-import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -24,7 +22,6 @@ from harness import Sides
 # A search ends when the length is known to this.
 STEP_TOKENS = 256
 MOST_TOKENS = 1 << 18
-NUM_STEPS = 2
 ON_DEVICE = {"memory.offload_optimizer_device": "none"}
 VARIANTS = {
     "nothing offloaded": ON_DEVICE | {"memory.activation_offloading": False},
@@ -35,12 +32,14 @@ VARIANTS = {
 
 def spec_of(tokens: int, folder: pathlib.Path, fields: dict, options: argparse.Namespace) -> dict:
     rows = {"packing": True, "packing_strategy": "wrapped", "max_length": tokens}
-    spec = harness.job(folder, sft=rows, steps=NUM_STEPS, dtype="float32", threads=options.threads)
-    for path, value in fields.items():
-        section, name = path.split(".")
-        spec[section][name] = value
-    spec["training"]["per_device_train_batch_size"] = 1
-    return spec
+    return harness.job(
+        folder,
+        method={"sft": rows},
+        steps=options.steps,
+        dtype="float32",
+        threads=options.threads,
+        fields=fields | {"training.per_device_train_batch_size": 1},
+    )
 
 
 def longest(fits) -> int:
@@ -55,10 +54,8 @@ def longest(fits) -> int:
 
 
 def rehearsed_bytes(spec: dict, folder: pathlib.Path) -> int:
-    (path,) = harness.write_inputs(spec, folder)
-    command = [str(harness.TRAINER), "--rehearse", "--input", path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(json.loads(done.stdout)["peakBytes"])
+    (path,) = harness.inputs_of(spec, folder)
+    return int(harness.ask_trainer("--rehearse", "--input", path)["peakBytes"])
 
 
 def ours(variant: str, sides: Sides, options: argparse.Namespace) -> tuple[int, harness.Run | None]:
@@ -85,17 +82,16 @@ def theirs(sides: Sides, options: argparse.Namespace) -> int:
     return longest(fits)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--peers", required=True)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-mib", type=int, default=1024)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-run", action="store_true", help="only rehearse the length found")
-    parser.add_argument("--no-write", action="store_true")
-    options = parser.parse_args()
+
+
+def main() -> None:
+    options = harness.parse(__doc__, steps=2, extend=add_options)
     harness.prepare_assets()
     with tempfile.TemporaryDirectory() as folder:
-        sides = Sides(options.peers, pathlib.Path(folder))
+        sides = Sides(pathlib.Path(folder), options.peers)
         found = {variant: ours(variant, sides, options) for variant in VARIANTS}
         peer_tokens = theirs(sides, options)
     lines = [

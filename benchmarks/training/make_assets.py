@@ -1,7 +1,9 @@
 """Writes what the benchmark trains: a Llama of 25M parameters with seeded random weights, a
-tokenizer of 2,048 tokens, and documents of uneven length.
+tokenizer of 2,048 tokens, and documents of uneven length: by themselves, as pairs to prefer one of,
+and with labels.
 
-    make_assets.py CORPUS.jsonl OUT_DIR      writes OUT_DIR/model and OUT_DIR/documents.jsonl
+    make_assets.py CORPUS.jsonl OUT_DIR
+        writes OUT_DIR/model, and OUT_DIR/{documents,pairs,labelled}.jsonl
 """
 
 import argparse
@@ -39,6 +41,17 @@ def make_model() -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
+def write(path: pathlib.Path, records: list[dict]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def split(text: str) -> tuple[str, str]:
+    """A prompt of a third of the words, and what follows."""
+    words = text.split(" ")
+    begin = max(1, len(words) // 3)
+    return " ".join(words[:begin]), " " + " ".join(words[begin:])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=pathlib.Path)
@@ -51,8 +64,25 @@ def main() -> None:
     make_tokenizer.save(make_tokenizer.train_tokenizer(iter(texts), VOCAB_SIZE), model_dir)
     make_model().save_pretrained(model_dir)
 
-    lines = [json.dumps({"text": text}) + "\n" for text in texts[:NUM_DOCUMENTS]]
-    (options.out / "documents.jsonl").write_text("".join(lines), encoding="utf-8")
+    texts = texts[:NUM_DOCUMENTS]
+    write(options.out / "documents.jsonl", [{"text": text} for text in texts])
+    parts = [split(text) for text in texts]
+    # Another document's end is the worse one.
+    ends = [end for _, end in parts[1:] + parts[:1]]
+    pairs = [
+        {"prompt": prompt, "chosen": end, "rejected": other}
+        for (prompt, end), other in zip(parts, ends, strict=True)
+    ]
+    write(options.out / "pairs.jsonl", pairs)
+    labelled = [
+        {
+            "prompt": pair["prompt"],
+            "completion": pair["chosen" if i % 2 == 0 else "rejected"],
+            "label": i % 2 == 0,
+        }
+        for i, pair in enumerate(pairs)
+    ]
+    write(options.out / "labelled.jsonl", labelled)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the trainer is compared with, each as its users run it.
 
-    peers.py trl JOB.json                                  TRL's SFTTrainer, one process
+    peers.py trl JOB.json                                  TRL's trainer of the method, one process
     torchrun --nproc-per-node N peers.py fully_shard JOB.json    PyTorch's FSDP2 over Gloo
 
 Reads the job that tessera-trainer reads. Prints step events, then one of memory, a line each.
@@ -45,16 +45,19 @@ def make_model(job: dict) -> torch.nn.Module:
 
 
 def run_trl(job: dict) -> None:
+    import trl
     from datasets import Dataset
     from transformers import TrainerCallback
-    from trl import SFTConfig, SFTTrainer
 
     imported_bytes = resident_bytes()
-    training, sft = job["training"], job["method"]["sft"]
+    training = job["training"]
+    ((kind, method),) = job["method"].items()
+    base = {"sft": trl.SFTTrainer, "dpo": trl.DPOTrainer, "kto": trl.KTOTrainer}[kind]
+    config = {"sft": trl.SFTConfig, "dpo": trl.DPOConfig, "kto": trl.KTOConfig}[kind]
     lines = pathlib.Path(job["data"]["train"]).read_text(encoding="utf-8").splitlines()
     useful_tokens = 0
 
-    class Trainer(SFTTrainer):
+    class Trainer(base):
         def training_step(self, model, inputs, *arguments, **keywords):
             nonlocal useful_tokens
             mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
@@ -79,12 +82,10 @@ def run_trl(job: dict) -> None:
     # A padding-free batch is one row to attention on a CPU, which has no kernel for documents: rows
     # packed with bfd are fastest one at a time, as many a step by accumulation.
     rows = training["per_device_train_batch_size"]
-    packed = sft["packing"] and sft["packing_strategy"] == "bfd"
-    config = SFTConfig(
+    packed = method.get("packing", False) and method["packing_strategy"] == "bfd"
+    options = config(
+        **method,
         output_dir=training["output_dir"],
-        max_length=sft["max_length"],
-        packing=sft["packing"],
-        packing_strategy=sft["packing_strategy"],
         max_steps=training["max_steps"],
         per_device_train_batch_size=1 if packed else rows,
         gradient_accumulation_steps=rows if packed else 1,
@@ -103,7 +104,7 @@ def run_trl(job: dict) -> None:
     )
     Trainer(
         model=make_model(job),
-        args=config,
+        args=options,
         train_dataset=Dataset.from_list([json.loads(line) for line in lines]),
         processing_class=AutoTokenizer.from_pretrained(job["model"]["path"]),
         callbacks=[Report()],

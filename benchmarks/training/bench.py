@@ -5,8 +5,8 @@
 
 PYTHON imports TRL (scripts/setup-bench.sh makes such an interpreter). The peers run twice: as
 shipped, and with the one symbol preloaded that makes MKL take its fast path on AMD processors, as
-the trainer does by itself. First losses must agree, or the benchmark says that the work differs.
-Results go between the markers of docs/benchmarks.md.
+the trainer does by itself. Losses must agree, or the benchmark says that the work differs.
+Results go between the markers of docs/benchmarks.md, but for those of --only.
 """
 
 import argparse
@@ -27,32 +27,34 @@ MAX_LOSS_DIFFERENCE = {"float32": 1e-4, "bfloat16": 2e-2}
 @dataclasses.dataclass
 class Work:
     name: str
-    sft: dict
-    peer: str
+    method: dict
+    peer: str = "trl"
     world_size: int = 1
+    rows: int = harness.ROWS_PER_STEP
+    documents: str = "documents"
 
 
+FULL_ROWS = {"sft": {"packing": True, "packing_strategy": "wrapped"}}
 WORKS = [
-    Work("full rows of 512", {"packing": True, "packing_strategy": "wrapped"}, "trl"),
-    Work("uneven documents", {"packing": False, "packing_strategy": "bfd"}, "trl"),
-    Work("uneven documents, packed", {"packing": True, "packing_strategy": "bfd"}, "trl"),
-    Work(
-        "full rows of 512, two ranks",
-        {"packing": True, "packing_strategy": "wrapped"},
-        "fully_shard",
-        world_size=2,
-    ),
+    Work("full rows of 512", FULL_ROWS),
+    Work("uneven documents", {"sft": {"packing": False, "packing_strategy": "bfd"}}),
+    Work("uneven documents, packed", {"sft": {"packing": True, "packing_strategy": "bfd"}}),
+    Work("full rows of 512, two ranks", FULL_ROWS, "fully_shard", world_size=2),
+    Work("DPO, pairs of uneven documents", {"dpo": {}}, rows=4, documents="pairs"),
+    Work("KTO, uneven documents", {"kto": {}}, documents="labelled"),
 ]
 
 
 def run(side: str, sides: Sides, work: Work, options: argparse.Namespace) -> Run:
     spec = harness.job(
         sides.folder,
-        sft=work.sft,
+        method=work.method,
         steps=options.steps,
         dtype=options.dtype,
         threads=options.threads,
         ranks=work.world_size,
+        rows=work.rows,
+        documents=work.documents,
     )
     if side == "tessera":
         return sides.tessera(spec)
@@ -67,10 +69,11 @@ def compare(sides: Sides, work: Work, options: argparse.Namespace) -> dict[str, 
             results.setdefault(side, []).append(result)
             line = f"{work.name}, run {number + 1}: {side}: {result.tokens_per_second:.0f} tokens/s"
             print(line, file=sys.stderr, flush=True)
-    ours = results["tessera"][0].first_loss
+    ours = results["tessera"][0].losses
     for side, runs in results.items():
-        if abs(runs[0].first_loss - ours) > MAX_LOSS_DIFFERENCE[options.dtype] * ours:
-            sys.exit(f"bench: {side} starts at {runs[0].first_loss}, tessera at {ours}: other work")
+        for step, (loss, own) in enumerate(zip(runs[0].losses, ours, strict=True), start=1):
+            if abs(loss - own) > step * MAX_LOSS_DIFFERENCE[options.dtype] * own:
+                sys.exit(f"bench: {side} has loss {loss} in step {step}, tessera {own}: other work")
     return results
 
 
@@ -93,33 +96,28 @@ def table(name: str, results: dict[str, list[Run]]) -> list[str]:
     return [*lines, ""]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--peers", required=True)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=2)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    harness.add_runs(parser, default=3)
     parser.add_argument("--dtype", choices=MAX_LOSS_DIFFERENCE, default="float32")
     parser.add_argument("--only", default="", help="run the works whose names hold this")
-    parser.add_argument("--no-write", action="store_true")
-    options = parser.parse_args()
-    if options.steps <= harness.WARMUP_STEPS:
-        parser.error(f"--steps must be above {harness.WARMUP_STEPS}")
-    harness.prepare_assets()
 
+
+def main() -> None:
+    options = harness.parse(__doc__, steps=6, extend=add_options)
+    works = harness.chosen(WORKS, options.only)
+    harness.prepare_assets()
     lines = [
         f"{options.runs} alternating runs of {options.steps} steps of {harness.ROWS_PER_STEP} rows"
-        f" of up to 512 tokens, {options.dtype}, {options.threads} threads in all,"
+        f" (DPO: 4 pairs) of up to 512 tokens, {options.dtype}, {options.threads} threads in all,"
         f" {harness.processor()}, a Llama of 25M parameters, gradient checkpointing on.",
         "",
     ]
     with tempfile.TemporaryDirectory() as folder:
-        sides = Sides(options.peers, pathlib.Path(folder))
-        for work in WORKS:
-            if options.only in work.name:
-                lines += table(work.name, compare(sides, work, options))
+        sides = Sides(pathlib.Path(folder), options.peers)
+        for work in works:
+            lines += table(work.name, compare(sides, work, options))
     print("\n".join(lines))
-    if not options.no_write:
+    if not options.no_write and not options.only:
         harness.write_between_markers(PAGE, "bench", lines[:-1])
 
 
