@@ -122,11 +122,11 @@ def compare_tensors(got, want, tolerance):
             raise TrialError(f"{name} is {error:.1e} of its norm away (at most {tolerance:.0e})")
 
 
-def compare_peaks(rehearsal, memory, tolerance):
-    """The error of the rehearsed peak, relative; no owner in either space may be off by more of it
-    than the tolerance."""
-    ours, theirs = held(rehearsal), held(memory[rehearsal.get("rank", 0)])
-    limit = tolerance * theirs["peak"]
+def compare_peaks(rehearsal, memory):
+    """The error of the rehearsed peak, relative; no owner in either space may be off by more of the
+    measured one, of the rank that held most."""
+    ours, theirs = held(rehearsal), max(map(held, memory), key=lambda each: each["peak"])
+    limit = PEAK_EXACT * theirs["peak"]
     for what in sorted(ours.keys() | theirs.keys()):
         rehearsed, real = ours.get(what, 0), theirs.get(what, 0)
         if abs(rehearsed - real) > limit:
@@ -167,9 +167,7 @@ class Matrix:
         compare_tensors(tensors, want_tensors, tolerance * WEIGHT_TOLERANCE_RATIO)
         if rehearsal is None:
             return "equal"
-        error = compare_peaks(
-            rehearsal, memory, max((t.peak_tolerance for t in cell.techniques), default=PEAK_EXACT)
-        )
+        error = compare_peaks(rehearsal, memory)
         return f"equal; the rehearsed peak is {error:.2%} off"
 
     def smallest_failure(self, cell):

@@ -187,9 +187,29 @@ MORE = {
         {"memory": {"mlp_tile_tokens": 32, "gradient_checkpointing": False}},
     ),
     "tiles_of_fused_blocks": ("qwen3", "mixed", 1, {"memory": {"mlp_tile_tokens": 32}}),
-    # On one rank: int8 leaves small parameters in float32, and of several ranks the one with the
-    # heaviest microbatch is not always the one that has most of them.
+    # These leave small parameters in float32, and one rank may have more of them than another.
     "int8_states": ("llama", "mixed", 1, {"memory": {"optimizer_state_dtype": "int8"}}),
+    "int8_states_two_ranks": (
+        "llama",
+        "mixed",
+        2,
+        {"memory": {"optimizer_state_dtype": "int8"}},
+    ),
+    "int8_states_three_ranks": (
+        "qwen3",
+        "mixed",
+        3,
+        {
+            "memory": {"optimizer_state_dtype": "int8"},
+            "training": {"gradient_accumulation_steps": 3},
+        },
+    ),
+    "bfloat16_accumulation": (
+        "llama",
+        "short",
+        1,
+        {"model": {"dtype": "bfloat16"}, "training": {"gradient_accumulation_steps": 3}},
+    ),
     "chooses_chunks": ("llama", "mixed", 1, {"memory": {"head_chunk_tokens": 0}}),
     "three_ranks": ("qwen3", "short", 3, {"memory": {"gradient_checkpointing": False}}),
 }

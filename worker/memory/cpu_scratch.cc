@@ -30,6 +30,11 @@ constexpr std::array<std::string_view, 6> kProducts = {"aten::mm",  "aten::addmm
                                                        "aten::bmm", "aten::baddbmm", kAttention};
 
 thread_local bool measuring = false;
+thread_local int64_t largest = 0;  // of a product since the scope began
+
+constexpr std::array<std::string_view, 8> kPointwise = {"aten::add",  "aten::add_", "aten::sub",
+                                                        "aten::sub_", "aten::mul",  "aten::mul_",
+                                                        "aten::div",  "aten::div_"};
 
 // Runs operators on real memory on so many threads.
 class Measuring {
@@ -49,24 +54,34 @@ class Measuring {
   const int threads_before_ = at::get_num_threads();
 };
 
-// A matrix of real memory like `x`, but no larger than what is measured; the same rows or columns
-// lie side by side. Of attention, one head.
+// How a matrix of real memory lies that is like `x`, but no larger than what is measured; the same
+// rows or columns lie side by side. Of attention, one head.
+struct SmallLayout {
+  std::vector<int64_t> sizes, strides;
+
+  SmallLayout(const at::Tensor& x, bool one_head) : sizes(x.dim()), strides(x.dim()) {
+    std::vector<int64_t> order(x.dim());
+    for (int64_t i = 0; i < x.dim(); ++i) {
+      order[i] = i;
+      sizes[i] = std::min(x.size(i), kLargestMeasured);
+    }
+    if (one_head) sizes[1] = 1;
+    std::ranges::stable_sort(order,
+                             [&](int64_t a, int64_t b) { return x.stride(a) < x.stride(b); });
+    int64_t stride = 1;
+    for (const int64_t i : order) {
+      strides[i] = stride;
+      // Rows of a part of a matrix lie apart.
+      const bool apart = i == order.front() && x.dim() > 1 && x.stride(order[1]) > x.size(i);
+      stride *= sizes[i] + (apart ? 32 : 0);
+    }
+  }
+};
+
 at::Tensor small_copy(const at::Tensor& x, bool one_head) {
-  std::vector<int64_t> order(x.dim()), sizes(x.dim()), strides(x.dim());
-  for (int64_t i = 0; i < x.dim(); ++i) {
-    order[i] = i;
-    sizes[i] = std::min(x.size(i), kLargestMeasured);
-  }
-  if (one_head) sizes[1] = 1;
-  std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return x.stride(a) < x.stride(b); });
-  int64_t stride = 1;
-  for (const int64_t i : order) {
-    strides[i] = stride;
-    // Rows of a part of a matrix lie apart.
-    const bool apart = i == order.front() && x.dim() > 1 && x.stride(order[1]) > x.size(i);
-    stride *= sizes[i] + (apart ? 32 : 0);
-  }
-  return at::empty_strided(sizes, strides, at::TensorOptions(x.scalar_type()).device(at::kCPU));
+  const SmallLayout layout(x, one_head);
+  return at::empty_strided(layout.sizes, layout.strides,
+                           at::TensorOptions(x.scalar_type()).device(at::kCPU));
 }
 
 // What the operator takes beside its outputs, on real tensors.
@@ -89,18 +104,17 @@ int64_t measured_bytes(const c10::OperatorHandle& op, const Inputs& inputs, int 
   return std::max<int64_t>(0, after.peak_bytes - std::max(before, after.current_bytes));
 }
 
-// Shapes of the arguments, and how they lie.
+// Types of the arguments, shapes, and how they lie.
 using Key = std::vector<int64_t>;
 
 Key key_of(const at::RecordFunction& call, const Inputs& inputs, int num_threads) {
   Key key{reinterpret_cast<int64_t>(call.name()), num_threads};
   for (const c10::IValue& input : inputs) {
     if (!input.isTensor() || !input.toTensor().defined()) continue;
-    const at::Tensor& x = input.toTensor();
-    for (int64_t i = 0; i < x.dim(); ++i) {
-      key.push_back(std::min(x.size(i), kLargestMeasured));
-      key.push_back(x.stride(i) == 1 ? 0 : x.stride(i) > x.size(i) ? 2 : 1);
-    }
+    const SmallLayout layout(input.toTensor(), call.name() == kAttention);
+    key.push_back(static_cast<int64_t>(input.toTensor().scalar_type()));
+    key.insert(key.end(), layout.sizes.begin(), layout.sizes.end());
+    key.insert(key.end(), layout.strides.begin(), layout.strides.end());
   }
   return key;
 }
@@ -127,6 +141,19 @@ int64_t sum_bytes(const Inputs& inputs) {
   return x.numel() * static_cast<int64_t>(c10::elementSize(dtype.toScalarType()));
 }
 
+// Of two tensors of different types the narrower is copied in the wider type first; and a narrower
+// one that is written to is written there, and copied back.
+int64_t cast_bytes(const Inputs& inputs, bool in_place) {
+  if (inputs.size() < 2 || !inputs[1].isTensor()) return 0;
+  const at::Tensor &a = inputs[0].toTensor(), &b = inputs[1].toTensor();
+  if (a.scalar_type() == b.scalar_type() || a.dim() == 0 || b.dim() == 0) return 0;
+  const at::ScalarType wide = c10::promoteTypes(a.scalar_type(), b.scalar_type());
+  const auto bytes_in_wide = [&](const at::Tensor& x) {
+    return x.scalar_type() == wide ? 0 : x.numel() * static_cast<int64_t>(c10::elementSize(wide));
+  };
+  return bytes_in_wide(a) * (in_place ? 2 : 1) + bytes_in_wide(b);
+}
+
 int64_t scratch_bytes(const at::RecordFunction& call) {
   const Inputs inputs = call.inputs();
   if (inputs.empty() || !inputs[0].isTensor()) return 0;
@@ -134,9 +161,13 @@ int64_t scratch_bytes(const at::RecordFunction& call) {
   if (!x.defined() || !x.is_meta() || !on_cpu(x)) return 0;
   const std::string_view name = call.name();
   if (name == "aten::sum") return sum_bytes(inputs);
+  if (std::ranges::find(kPointwise, name) != kPointwise.end())
+    return cast_bytes(inputs, /*in_place=*/name.ends_with('_'));
   if (x.scalar_type() != at::kBFloat16 || std::ranges::find(kProducts, name) == kProducts.end())
     return 0;
-  return product_bytes(call, inputs);
+  const int64_t bytes = product_bytes(call, inputs);
+  largest = std::max(largest, bytes);
+  return bytes;
 }
 
 struct Scratch : at::ObserverContext {
@@ -159,8 +190,12 @@ void end(const at::RecordFunction&, at::ObserverContext*) {}
 CpuScratchScope::CpuScratchScope()
     : callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
                                                .needsInputs(true)
-                                               .scopes({at::RecordScope::FUNCTION}))) {}
+                                               .scopes({at::RecordScope::FUNCTION}))) {
+  largest = 0;
+}
 
 CpuScratchScope::~CpuScratchScope() { at::removeCallback(callback_); }
+
+int64_t CpuScratchScope::largest_product() const { return largest; }
 
 }  // namespace tessera

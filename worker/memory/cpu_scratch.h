@@ -4,6 +4,8 @@
 
 #include <ATen/record_function.h>
 
+#include <cstdint>
+
 namespace tessera {
 
 // While it lives, operators of this thread on tensors that stand for a CPU's (stand_in.h) take that
@@ -17,6 +19,9 @@ class CpuScratchScope {
   ~CpuScratchScope();
   CpuScratchScope(const CpuScratchScope&) = delete;
   CpuScratchScope& operator=(const CpuScratchScope&) = delete;
+
+  // The most that one matrix product took, so far.
+  int64_t largest_product() const;
 
  private:
   at::CallbackHandle callback_;

@@ -19,6 +19,8 @@ namespace {
 // bitsandbytes' min_8bit_size.
 constexpr int64_t kMinQuantized = 4096;
 
+bool stays_wide(const FlatEntry& entry) { return entry.numel < kMinQuantized; }
+
 static_assert(FlatLayout::kAlignment % kAdamWBlock == 0);
 
 at::ScalarType dtype_of(AdamWStateType type) {
@@ -49,12 +51,20 @@ AdamWStep step_of(const AdamWState::Update& u, bool decays) {
 
 }  // namespace
 
+int64_t num_small_elements(const FlatLayout& layout, int rank) {
+  int64_t elements = 0;
+  for (const FlatLayout::Slice& slice : layout.slices_of_rank(rank)) {
+    if (stays_wide(*slice.entry)) elements += slice.numel;
+  }
+  return elements;
+}
+
 AdamWState::AdamWState(const ShardedUnit& unit, int rank, const Options& options)
     : options_(options),
       name_(unit.layout().name),
       used_numel_(unit.layout().used_numel),
       first_(rank * unit.layout().shard_numel) {
-  const int64_t small = list_segments(unit, rank);
+  list_segments(unit, rank);
   const at::Device device = unit.options().device;
   const auto make = [&](int64_t numel, at::ScalarType dtype) {
     if (options_.offload) return empty_host({numel}, dtype, device).zero_();
@@ -67,25 +77,23 @@ AdamWState::AdamWState(const ShardedUnit& unit, int rank, const Options& options
   means_ = make_means(unit.layout().shard_numel, dtype_of(options_.type));
   if (options_.type != AdamWStateType::kInt8) return;
   scales_ = make_means(unit.layout().shard_numel / kAdamWBlock, at::kFloat);
-  small_ = make_means(small, at::kFloat);
+  small_ = make_means(num_small_elements(unit.layout(), rank), at::kFloat);
 }
 
-int64_t AdamWState::list_segments(const ShardedUnit& unit, int rank) {
+void AdamWState::list_segments(const ShardedUnit& unit, int rank) {
   const FlatLayout& layout = unit.layout();
   int64_t small = 0;
   for (const FlatLayout::Slice& slice : layout.slices_of_rank(rank)) {
-    const bool is_small =
-        options_.type == AdamWStateType::kInt8 && slice.entry->numel < kMinQuantized;
+    const bool is_small = options_.type == AdamWStateType::kInt8 && stays_wide(*slice.entry);
     segments_.push_back({slice.shard_begin, slice.numel,
                          unit.decays(slice.entry - layout.entries.data()), is_small ? small : -1});
     if (is_small) small += slice.numel;
   }
   for (const FlatEntry& entry : layout.entries) {
-    if (entry.numel >= kMinQuantized) continue;
+    if (!stays_wide(entry)) continue;
     small_numel_ += entry.numel;
     small_first_ += std::clamp(first_ - entry.offset, int64_t{0}, entry.numel);
   }
-  return small;
 }
 
 void AdamWState::update(const at::Tensor& weights, const at::Tensor& gradients,

@@ -23,6 +23,9 @@ namespace tessera {
 // elements in float32.
 enum class AdamWStateType { kFloat32, kBfloat16, kInt8 };
 
+// Elements of a rank's shard whose states kInt8 leaves in float32.
+int64_t num_small_elements(const FlatLayout& layout, int rank);
+
 class AdamWState {
  public:
   struct Options {
@@ -52,8 +55,7 @@ class AdamWState {
     bool decays;
     int64_t small_begin;  // in small_, where it lies there; else -1
   };
-  // Returns the elements of small_.
-  int64_t list_segments(const ShardedUnit& unit, int rank);
+  void list_segments(const ShardedUnit& unit, int rank);
   // Host memory is the CPU's, also where a tensor without data stands for it.
   bool by_kernels(const at::Tensor& weights) const { return options_.offload || on_cpu(weights); }
   void update_fused(const at::Tensor& weights, const at::Tensor& gradients, const Update& update);

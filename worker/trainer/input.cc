@@ -13,23 +13,46 @@
 
 namespace tessera {
 
-v1::TrainerInput read_trainer_input(const std::filesystem::path& path) {
+namespace {
+
+void read_message(const std::filesystem::path& path, google::protobuf::Message& message) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw UserError("", path.string() + " cannot be read");
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  v1::TrainerInput input;
+  const auto fail = [&](const std::string& why) {
+    throw UserError("", path.string() + " is no " + message.GetDescriptor()->name() + why);
+  };
   if (path.extension() == ".json") {
-    const auto status = google::protobuf::util::JsonStringToMessage(bytes, &input);
-    if (!status.ok())
-      throw UserError("", path.string() + " is no TrainerInput: " + status.ToString());
-    spec::resolve_paths(*input.mutable_spec(), std::filesystem::absolute(path).parent_path());
-  } else if (!input.ParseFromString(bytes)) {
-    throw UserError("", path.string() + " is no TrainerInput");
+    const auto status = google::protobuf::util::JsonStringToMessage(bytes, &message);
+    if (!status.ok()) fail(": " + status.ToString());
+  } else if (!message.ParseFromString(bytes)) {
+    fail("");
   }
+}
+
+// Paths in a binary message are absolute.
+void resolve_paths(const std::filesystem::path& path, v1::JobSpec& spec) {
+  if (path.extension() == ".json")
+    spec::resolve_paths(spec, std::filesystem::absolute(path).parent_path());
+}
+
+}  // namespace
+
+v1::TrainerInput read_trainer_input(const std::filesystem::path& path) {
+  v1::TrainerInput input;
+  read_message(path, input);
+  resolve_paths(path, *input.mutable_spec());
   spec::fill_defaults(*input.mutable_spec());
   const auto violations = spec::validate(input.spec());
   if (!violations.empty()) throw UserError(violations.front().field, violations.front().message);
   return input;
+}
+
+v1::PlanRequest read_plan_request(const std::filesystem::path& path) {
+  v1::PlanRequest request;
+  read_message(path, request);
+  resolve_paths(path, *request.mutable_spec());
+  return request;
 }
 
 std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size,

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "tessera/v1/plan.pb.h"
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/data/job_data.h"
@@ -16,6 +17,8 @@ namespace tessera {
 // relative to the file). Defaults are filled in. Throws UserError: unreadable, malformed, or a rule
 // of the spec broken.
 v1::TrainerInput read_trainer_input(const std::filesystem::path& path);
+// Likewise a PlanRequest, as it is. Throws UserError: unreadable or malformed.
+v1::PlanRequest read_plan_request(const std::filesystem::path& path);
 
 // Reads the training, or the held-out, documents. One rank of a machine makes them, on
 // resources.cpu_threads threads or else all cores; the others wait. Throws UserError.

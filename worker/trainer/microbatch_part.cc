@@ -25,7 +25,10 @@ MicrobatchShape part_of(const MicrobatchShape& whole, int rank, int size) {
   return out;
 }
 
-HeaviestMicrobatches parts_of(HeaviestMicrobatches whole, int size) {
+namespace {
+
+// Of a step the parts of the rank with the most labels.
+HeavyStep heaviest_parts(const HeavyStep& step, int size) {
   // Steps may have no such microbatch: it is of no tokens.
   const auto part = [size](const MicrobatchShape& of, int rank) {
     return of.cu_seqlens.empty() ? of : part_of(of, rank, size);
@@ -33,15 +36,21 @@ HeaviestMicrobatches parts_of(HeaviestMicrobatches whole, int size) {
   const auto labels = [](const HeavyStep& of) {
     return std::max({of.first.num_labels, of.between.num_labels, of.last.num_labels});
   };
-  for (HeavyStep& step : whole.steps) {
-    HeavyStep heaviest;
-    for (int rank = 0; rank < size && size > 1; ++rank) {
-      HeavyStep own{part(step.first, rank), part(step.between, rank), part(step.last, rank)};
-      if (rank == 0 || labels(own) > labels(heaviest)) heaviest = std::move(own);
-    }
-    if (size > 1) step = std::move(heaviest);
-    for (MicrobatchShape* shape : {&step.first, &step.between, &step.last})
-      shape->label_rows.clear();
+  HeavyStep heaviest = step;
+  for (int rank = 0; rank < size && size > 1; ++rank) {
+    HeavyStep own{part(step.first, rank), part(step.between, rank), part(step.last, rank)};
+    if (rank == 0 || labels(own) > labels(heaviest)) heaviest = std::move(own);
+  }
+  for (MicrobatchShape* shape : {&heaviest.first, &heaviest.between, &heaviest.last})
+    shape->label_rows.clear();
+  return heaviest;
+}
+
+}  // namespace
+
+HeaviestMicrobatches parts_of(HeaviestMicrobatches whole, int size) {
+  for (std::vector<HeavyStep>* steps : {&whole.steps, &whole.next}) {
+    for (HeavyStep& step : *steps) step = heaviest_parts(step, size);
   }
   return whole;
 }

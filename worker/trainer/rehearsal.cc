@@ -5,21 +5,24 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <ranges>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "proto/spec/threads.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/kernels/meta_operators.h"
 #include "worker/kernels/stand_in.h"
 #include "worker/kernels/work.h"
-#include "worker/memory/allocators.h"
 #include "worker/memory/cpu_scratch.h"
 #include "worker/memory/ledger.h"
 #include "worker/memory/report.h"
 #include "worker/model/stored_weights.h"
+#include "worker/optim/adamw_state.h"
 #include "worker/trainer/cadence.h"
 #include "worker/trainer/checkpointing.h"
 #include "worker/trainer/frozen.h"
@@ -34,6 +37,9 @@ namespace {
 const at::Device kRehearsed(at::kMeta);
 // Sizes that the caching allocator of a GPU gives are multiples of this.
 constexpr int64_t kCudaGranularity = 512;
+// Scratch below this part of the peak may be that of another microbatch: a rehearsal is to be right
+// to 0.5%.
+constexpr int64_t kUnevenShare = 200;
 
 StandIn stand_in_of(const v1::JobSpec& spec, const RehearsalOptions& options) {
   if (spec.resources().device() == "cuda")
@@ -214,35 +220,147 @@ void set_cost(const WorkCount& work, v1::StepCost& cost) {
   cost.set_num_operators(work.num_operators);
 }
 
-void run(const v1::JobSpec& spec, const ModelConfig& config, RehearsalData& data,
-         const RehearsalOptions& options, v1::Rehearsal& result) {
-  const HeaviestMicrobatches& heaviest = data.training(spec, config);
-  const HeavyStep& heavy = heaviest.steps.front();
-  const int rank = heaviest.rank * spec.parallelism().cp_size() + heavy.first.context_rank;
-  const Mesh mesh = make_mesh(spec, rank, options);
-  rehearse_scoring(spec, config, data, mesh);
-  Rehearsed job(spec, config, mesh, heaviest.microbatches_per_step);
-  job.step(heavy);
-  set_cost(job.step(heavy), *result.mutable_cost());
-  for (const HeavyStep& other : heaviest.steps | std::views::drop(1)) job.step(other);
-  if (!spec.data().eval().empty()) {
-    for (const HeavyStep& held_out : data.held_out(spec, config).steps)
-      job.evaluate(held_out.first);
-  }
-  // On a GPU the copy is none of the device's.
-  if (spec.resources().device() == "cpu" &&
-      saves_between_steps(spec.training(), heaviest.total_steps)) {
-    const std::unique_ptr<Snapshot> saved = job.snapshot();
-    job.step(heavy, saved.get());
-    job.step(heavy);
-  }
-  result.set_rank(rank);
-  const ParameterCounts parameters = count_parameters(job.model());
-  result.set_num_parameters(parameters.all);
-  result.set_num_trainable_parameters(parameters.trainable);
-  result.set_num_tokens(heavy.num_tokens(heaviest.microbatches_per_step));
-  result.set_assumes_full_rows(heaviest.assumes_full_rows);
+// Whether what products take may move the peak to a microbatch that is not the heaviest: oneDNN's
+// scratch rises and falls with the size of a matrix. Of a large model it is too little.
+bool is_uneven(const CpuScratchScope& scratch, const MemoryLedger& ledger) {
+  return scratch.largest_product() * kUnevenShare > ledger.snapshot().peak_bytes;
 }
+
+// Data-parallel ranks that hold the same, and the bytes that they hold of what others do not.
+struct AlikeRanks {
+  std::vector<int> ranks;  // empty: all
+  int64_t bytes = 0;
+};
+
+// Shards are of one size; in 8 bits the optimizer leaves small parameters wide, of which one rank
+// may have more than another. Those that hold most come last. Ranks of one stream count as alike.
+std::vector<AlikeRanks> alike_ranks(const v1::JobSpec& spec, const ModelConfig& config) {
+  const MeshShape mesh = mesh_shape(spec.parallelism());
+  const bool differ = spec.memory().optimizer_state_dtype() == "int8" && mesh.dp_shard > 1;
+  if (!differ || mesh.cp > 1) return {AlikeRanks()};
+  constexpr int64_t kBytes = 2 * sizeof(float);
+  std::vector<int64_t> bytes_of_shard(static_cast<size_t>(mesh.dp_shard));
+  const std::unique_ptr<DecoderModel> model = make_layers(spec, config);
+  for (const FlatLayout& layout : trainable_layouts(*model, mesh.dp_shard)) {
+    for (int shard = 0; shard < mesh.dp_shard; ++shard)
+      bytes_of_shard[shard] += kBytes * num_small_elements(layout, shard);
+  }
+  std::map<int64_t, std::vector<int>> ranks_with;
+  for (int rank = 0; rank < mesh.size(); ++rank)
+    ranks_with[bytes_of_shard[rank % mesh.dp_shard]].push_back(rank);
+  std::vector<AlikeRanks> alike;
+  for (auto& [bytes, ranks] : ranks_with) alike.push_back({std::move(ranks), bytes});
+  return alike;
+}
+
+// The rehearsals of a job: of one rank for each group of alike ranks that may have the peak.
+class RankRehearsals {
+ public:
+  RankRehearsals(const v1::JobSpec& spec, RehearsalData& data, const RehearsalOptions& options)
+      : spec_(spec),
+        config_(read_model_config(spec.model().path())),
+        data_(data),
+        options_(options),
+        alike_(alike_ranks(spec, config_)) {}
+
+  v1::Rehearsal run() {
+    const size_t heaviest = group_with_most_tokens();
+    const v1::Rehearsal of_heaviest = rehearse_group(alike_[heaviest]);
+    v1::Rehearsal most = of_heaviest;
+    // With the heaviest microbatches another group holds so much at most.
+    const auto may_hold_more = [&](const AlikeRanks& group) {
+      const int64_t more = group.bytes - alike_[heaviest].bytes;
+      return of_heaviest.peak_bytes() + more > most.peak_bytes() ||
+             of_heaviest.host_peak_bytes() + more > most.host_peak_bytes();
+    };
+    for (size_t i = alike_.size(); i-- > heaviest + 1;) {
+      if (may_hold_more(alike_[i])) take_larger(rehearse_group(alike_[i]), most);
+    }
+    return most;
+  }
+
+ private:
+  size_t group_with_most_tokens() {
+    const HeaviestMicrobatches& of_all = data_.training(spec_, config_);
+    size_t group = alike_.size() - 1;
+    // Full rows are as heavy on each.
+    if (of_all.assumes_full_rows) return group;
+    while (group > 0 && !std::ranges::binary_search(alike_[group].ranks, of_all.rank)) --group;
+    return group;
+  }
+
+  static void take_larger(const v1::Rehearsal& other, v1::Rehearsal& most) {
+    if (other.peak_bytes() > most.peak_bytes()) {
+      most.set_rank(other.rank());
+      most.set_peak_bytes(other.peak_bytes());
+      *most.mutable_owners() = other.owners();
+    }
+    if (other.host_peak_bytes() > most.host_peak_bytes()) {
+      most.set_host_peak_bytes(other.host_peak_bytes());
+      *most.mutable_host_owners() = other.host_owners();
+    }
+  }
+
+  v1::Rehearsal rehearse_group(const AlikeRanks& group) {
+    v1::Rehearsal result;
+    result.set_world_size(spec_.parallelism().num_processes());
+    result.set_device(spec_.resources().device());
+    ledger_.reset_peak();
+    TORCH_CHECK(ledger_.snapshot().current_bytes == 0, "a rehearsal began with tensors alive");
+    run_group(group, result);
+    const MemoryTotals device = ledger_.snapshot(Space::kDevice),
+                       host = ledger_.snapshot(Space::kHost);
+    result.set_peak_bytes(device.peak_bytes);
+    *result.mutable_owners() = owner_bytes(device);
+    result.set_host_peak_bytes(host.peak_bytes);
+    *result.mutable_host_owners() = owner_bytes(host);
+    return result;
+  }
+
+  void run_group(const AlikeRanks& group, v1::Rehearsal& result) {
+    const HeaviestMicrobatches& heaviest = data_.training(spec_, config_, group.ranks);
+    const HeavyStep& heavy = heaviest.steps.front();
+    const int rank = heaviest.rank * spec_.parallelism().cp_size() + heavy.first.context_rank;
+    const Mesh mesh = make_mesh(spec_, rank, options_);
+    const CpuScratchScope scratch;
+    rehearse_scoring(spec_, config_, data_, mesh);
+    Rehearsed job(spec_, config_, mesh, heaviest.microbatches_per_step);
+    result.set_rank(rank);
+    const ParameterCounts parameters = count_parameters(job.model());
+    result.set_num_parameters(parameters.all);
+    result.set_num_trainable_parameters(parameters.trainable);
+    result.set_num_tokens(heavy.num_tokens(heaviest.microbatches_per_step));
+    result.set_assumes_full_rows(heaviest.assumes_full_rows);
+    job.step(heavy);
+    set_cost(job.step(heavy), *result.mutable_cost());
+    for (const HeavyStep& other : heaviest.steps | std::views::drop(1)) job.step(other);
+    if (is_uneven(scratch, ledger_)) {
+      for (const HeavyStep& other : heaviest.next) job.step(other);
+    }
+    if (!spec_.data().eval().empty()) evaluate(group, scratch, job);
+    // On a GPU the copy is none of the device's.
+    if (spec_.resources().device() == "cpu" &&
+        saves_between_steps(spec_.training(), heaviest.total_steps)) {
+      const std::unique_ptr<Snapshot> saved = job.snapshot();
+      job.step(heavy, saved.get());
+      job.step(heavy);
+    }
+  }
+
+  void evaluate(const AlikeRanks& group, const CpuScratchScope& scratch, Rehearsed& job) {
+    const HeaviestMicrobatches& held_out = data_.held_out(spec_, config_, group.ranks);
+    for (const HeavyStep& step : held_out.steps) job.evaluate(step.first);
+    if (!is_uneven(scratch, ledger_)) return;
+    for (const HeavyStep& step : held_out.next) job.evaluate(step.first);
+  }
+
+  const v1::JobSpec& spec_;
+  const ModelConfig config_;
+  RehearsalData& data_;
+  const RehearsalOptions& options_;
+  const std::vector<AlikeRanks> alike_;
+  MemoryLedger& ledger_ = MemoryLedger::install_meta();
+};
 
 }  // namespace
 
@@ -250,24 +368,12 @@ v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
                        const RehearsalOptions& options) {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
-  MemoryLedger& ledger = MemoryLedger::install_meta();
+  MemoryLedger::install_meta();
   register_meta_operators();
   const StandInScope stand_in(stand_in_of(spec, options));
-  const CpuScratchScope scratch;
   const c10::AutoGradMode with_grad(true);
   const OwnerScope scope(Owner::kOther);
-  ledger.reset_peak();
-  TORCH_CHECK(ledger.snapshot().current_bytes == 0, "a rehearsal began with tensors alive");
-  v1::Rehearsal result;
-  result.set_world_size(spec.parallelism().num_processes());
-  result.set_device(spec.resources().device());
-  run(spec, read_model_config(spec.model().path()), data, options, result);
-  const MemoryTotals device = ledger.snapshot(Space::kDevice), host = ledger.snapshot(Space::kHost);
-  result.set_peak_bytes(device.peak_bytes);
-  *result.mutable_owners() = owner_bytes(device);
-  result.set_host_peak_bytes(host.peak_bytes);
-  *result.mutable_host_owners() = owner_bytes(host);
-  return result;
+  return RankRehearsals(spec, data, options).run();
 }
 
 }  // namespace tessera

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <functional>
 #include <numeric>
 #include <system_error>
 
@@ -123,19 +125,52 @@ constexpr std::array kWeights = {
       return std::array{f.num_mismatched, f.num_tokens, f.num_labels, f.place};
     },
 };
-using Heaviest = std::array<Found, kWeights.size()>;  // by each
+
+// Sizes that are gone on with, beside the heaviest.
+constexpr size_t kMostNext = 16;
+
+// Of one place in a step.
+struct Heaviest {
+  std::array<Found, kWeights.size()> by_weight;
+  std::vector<Found> next;  // of different sizes, by the first weight; with the heaviest
+
+  void weigh(const Found& found) {
+    for (size_t i = 0; i < kWeights.size(); ++i) {
+      if (kWeights[i](by_weight[i]) < kWeights[i](found)) by_weight[i] = found;
+    }
+    const auto size_of = [](const Found& f) {
+      return std::array{f.num_tokens, f.num_labels, f.longest, f.num_mismatched};
+    };
+    const auto at = std::ranges::lower_bound(next, size_of(found), std::greater(), size_of);
+    if (at != next.end() && size_of(*at) == size_of(found)) return;
+    if (at == next.end() && next.size() == kMostNext) return;
+    next.insert(at, found);
+    if (next.size() > kMostNext) next.pop_back();
+  }
+
+  // Number `i` of next, or the last: nothing where there is none.
+  Found numbered(size_t i) const {
+    return next.empty() ? Found{} : next[std::min(i, next.size() - 1)];
+  }
+};
 
 // Finds the heaviest microbatches among those that a loader deals.
 class Search {
  public:
+  // Of the ranks `among`; empty: of all.
   Search(const RowSizes& rows, const LoaderOptions& options, const v1::Method& method,
-         int context_size, const Reports& reports)
+         int context_size, std::vector<int> among, const Reports& reports)
       : rows_(rows),
         options_(options),
         has_reference_logps_(spec::method_fields(method).precompute_ref_log_probs),
         needs_label_rows_(context_size > 1),
+        among_(std::move(among)),
         reports_(reports),
-        loader_(rows, options) {}
+        loader_(rows, options) {
+    if (!among_.empty()) return;
+    among_.resize(static_cast<size_t>(options.world_size));
+    std::iota(among_.begin(), among_.end(), 0);
+  }
 
   const Loader& loader() const { return loader_; }
 
@@ -149,22 +184,28 @@ class Search {
       const int64_t row = i * loader_.microbatch_rows(), place = i % per_step;
       const bool ends_step = place + 1 == per_step || i + 1 == count;
       Heaviest& heaviest = !steps || place == 0 ? first_ : ends_step ? last_ : between_;
-      for (int rank = 0; rank < options_.world_size; ++rank)
-        weigh(size_of(epoch, row, rank, place), heaviest);
+      for (const int rank : among_) heaviest.weigh(size_of(epoch, row, rank, place));
     }
     return count * rows_of_all();
   }
 
   HeaviestMicrobatches found() const {
-    HeaviestMicrobatches heaviest;
-    heaviest.rank =
-        std::ranges::max({first_[0], last_[0], between_[0]}, {}, &Found::num_tokens).rank;
+    HeaviestMicrobatches out;
+    out.rank = std::ranges::max({first_.by_weight[0], last_.by_weight[0], between_.by_weight[0]},
+                                {}, &Found::num_tokens)
+                   .rank;
     for (size_t i = 0; i < kWeights.size(); ++i) {
-      HeavyStep step{shape_of(first_[i]), shape_of(between_[i]), shape_of(last_[i])};
-      if (std::ranges::find(heaviest.steps, step) == heaviest.steps.end())
-        heaviest.steps.push_back(std::move(step));
+      HeavyStep step{shape_of(first_.by_weight[i]), shape_of(between_.by_weight[i]),
+                     shape_of(last_.by_weight[i])};
+      if (std::ranges::find(out.steps, step) == out.steps.end())
+        out.steps.push_back(std::move(step));
     }
-    return heaviest;
+    const size_t count = std::max({first_.next.size(), between_.next.size(), last_.next.size()});
+    for (size_t i = 1; i < count; ++i) {
+      out.next.push_back({shape_of(first_.numbered(i)), shape_of(between_.numbered(i)),
+                          shape_of(last_.numbered(i))});
+    }
+    return out;
   }
 
  private:
@@ -181,12 +222,6 @@ class Search {
       found.num_mismatched += size.num_mismatched;
     });
     return found;
-  }
-
-  static void weigh(const Found& found, Heaviest& heaviest) {
-    for (size_t i = 0; i < kWeights.size(); ++i) {
-      if (kWeights[i](heaviest[i]) < kWeights[i](found)) heaviest[i] = found;
-    }
   }
 
   MicrobatchShape shape_of(const Found& found) const {
@@ -230,6 +265,7 @@ class Search {
   const LoaderOptions options_;
   const bool has_reference_logps_;
   const bool needs_label_rows_;
+  std::vector<int> among_;
   const Reports& reports_;
   const Loader loader_;
   Heaviest first_, between_, last_;
@@ -273,12 +309,26 @@ std::string key_of_rows(const v1::JobSpec& spec, bool held_out) {
 }
 
 // Also what deals rows to microbatches, in all of the run.
-std::string key_of_microbatches(const v1::JobSpec& spec, bool held_out) {
-  return key_of_rows(spec, held_out) + spec.training().SerializeAsString() +
-         spec.parallelism().SerializeAsString();
+std::string key_of_microbatches(const v1::JobSpec& spec, bool held_out,
+                                const std::vector<int>& among) {
+  std::string key = key_of_rows(spec, held_out) + spec.training().SerializeAsString() +
+                    spec.parallelism().SerializeAsString();
+  for (const int rank : among) key += ' ' + std::to_string(rank);
+  return key;
 }
 
 }  // namespace
+
+Reports impatient_reports(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                        std::chrono::duration<double>(seconds));
+  Reports reports;
+  reports.alive = [deadline] {
+    if (Clock::now() > deadline) throw UserError("data.train", "reading the data takes too long");
+  };
+  return reports;
+}
 
 RehearsalData::RehearsalData(Reports reports) : reports_(std::move(reports)) {}
 RehearsalData::~RehearsalData() = default;
@@ -333,34 +383,38 @@ const RowSizes* RehearsalData::rows_of(const v1::JobSpec& spec, bool held_out,
 }
 
 const HeaviestMicrobatches& RehearsalData::training(const v1::JobSpec& spec,
-                                                    const ModelConfig& config) {
-  const std::string key = key_of_microbatches(spec, /*held_out=*/false);
+                                                    const ModelConfig& config,
+                                                    const std::vector<int>& among) {
+  const std::string key = key_of_microbatches(spec, /*held_out=*/false, among);
   if (const auto known = heaviest_.find(key); known != heaviest_.end()) return known->second;
   HeaviestMicrobatches found =
-      parts_of(search_training(spec, config), spec.parallelism().cp_size());
+      parts_of(search_training(spec, config, among), spec.parallelism().cp_size());
   return heaviest_.emplace(key, std::move(found)).first->second;
 }
 
 const HeaviestMicrobatches& RehearsalData::held_out(const v1::JobSpec& spec,
-                                                    const ModelConfig& config) {
-  const std::string key = key_of_microbatches(spec, /*held_out=*/true);
+                                                    const ModelConfig& config,
+                                                    const std::vector<int>& among) {
+  const std::string key = key_of_microbatches(spec, /*held_out=*/true, among);
   if (const auto known = heaviest_.find(key); known != heaviest_.end()) return known->second;
   HeaviestMicrobatches found =
-      parts_of(search_held_out(spec, config), spec.parallelism().cp_size());
+      parts_of(search_held_out(spec, config, among), spec.parallelism().cp_size());
   return heaviest_.emplace(key, std::move(found)).first->second;
 }
 
 HeaviestMicrobatches RehearsalData::search_training(const v1::JobSpec& spec,
-                                                    const ModelConfig& config) {
+                                                    const ModelConfig& config,
+                                                    const std::vector<int>& among) {
   const v1::Training& training = spec.training();
   const LoaderOptions options =
       loader_options(spec, /*held_out=*/false, config, /*rank=*/0, num_data_ranks(spec));
   const int64_t accumulation = training.gradient_accumulation_steps();
   const RowSizes* rows = rows_of(spec, /*held_out=*/false, config);
   HeaviestMicrobatches full = of_full_rows(spec, options, row_length(spec, config), accumulation);
+  if (!among.empty()) full.rank = among.front();
   full.total_steps = training.max_steps();
   if (rows == nullptr) return full;
-  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), reports_);
+  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), among, reports_);
   const Epochs epochs(search.loader(), accumulation);
   const int64_t steps = epochs.total_steps(training, 0, epochs.normal({}));
   const int64_t per_epoch = search.loader().microbatches_per_epoch();
@@ -382,15 +436,17 @@ HeaviestMicrobatches RehearsalData::search_training(const v1::JobSpec& spec,
 }
 
 HeaviestMicrobatches RehearsalData::search_held_out(const v1::JobSpec& spec,
-                                                    const ModelConfig& config) {
+                                                    const ModelConfig& config,
+                                                    const std::vector<int>& among) {
   const LoaderOptions options =
       loader_options(spec, /*held_out=*/true, config, /*rank=*/0, num_data_ranks(spec));
   const RowSizes* rows = rows_of(spec, /*held_out=*/true, config);
   const HeaviestMicrobatches full =
       of_full_rows(spec, options, row_length(spec, config), /*accumulation=*/1);
   if (rows == nullptr) return full;
-  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), reports_);
+  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), among, reports_);
   const int64_t count = search.loader().microbatches_per_epoch();
+  if (count == 0) return full;
   try {
     search.scan(/*epoch=*/0, /*per_step=*/count, /*most=*/count, /*steps=*/false);
   } catch (const UserError&) {

@@ -58,16 +58,23 @@ struct HeavyStep {
   bool operator==(const HeavyStep&) const = default;
 };
 
-// The heaviest of a job's microbatches, over all ranks and the whole run.
+// The heaviest of a job's microbatches, over some ranks and the whole run.
 struct HeaviestMicrobatches {
   int rank = 0;  // of the data-parallel ranks, that with the most tokens
   // First those with the most tokens; then, where they are others, those with the most labels,
   // those with the longest document, and those with the most mismatched tokens.
   std::vector<HeavyStep> steps;
+  // Some more of other sizes, those with the most tokens first: where what operators take does not
+  // grow with the size alone, one of these may take the most.
+  std::vector<HeavyStep> next;
   int64_t microbatches_per_step = 1;
   int64_t total_steps = 0;
   bool assumes_full_rows = false;  // the documents could not be read
 };
+
+// Gives up reading data for a rehearsal, by throwing UserError, some seconds from now: rows are
+// then taken to be full.
+Reports impatient_reports(double seconds);
 
 class RowSizes;
 
@@ -79,15 +86,20 @@ class RehearsalData {
 
   // Where the documents cannot be read (there are none, or no tokenizer), rows are taken to be
   // full: of documents of max_length tokens each, all of them labelled.
-  const HeaviestMicrobatches& training(const v1::JobSpec& spec, const ModelConfig& config);
+  // `among`: of these data-parallel ranks; empty: of all.
+  const HeaviestMicrobatches& training(const v1::JobSpec& spec, const ModelConfig& config,
+                                       const std::vector<int>& among = {});
   // Of the job's held-out documents: the heaviest are `first`. Requires data.eval.
-  const HeaviestMicrobatches& held_out(const v1::JobSpec& spec, const ModelConfig& config);
+  const HeaviestMicrobatches& held_out(const v1::JobSpec& spec, const ModelConfig& config,
+                                       const std::vector<int>& among = {});
 
  private:
   // Null where they cannot be read.
   const RowSizes* rows_of(const v1::JobSpec& spec, bool held_out, const ModelConfig& config);
-  HeaviestMicrobatches search_training(const v1::JobSpec& spec, const ModelConfig& config);
-  HeaviestMicrobatches search_held_out(const v1::JobSpec& spec, const ModelConfig& config);
+  HeaviestMicrobatches search_training(const v1::JobSpec& spec, const ModelConfig& config,
+                                       const std::vector<int>& among);
+  HeaviestMicrobatches search_held_out(const v1::JobSpec& spec, const ModelConfig& config,
+                                       const std::vector<int>& among);
 
   Reports reports_;
   // By what they follow from.

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -41,6 +42,35 @@ TEST(CpuScratch, IsThatOfARealProduct) {
     EXPECT_EQ(product_peak(rows, inner, columns, at::kMeta),
               product_peak(rows, inner, columns, at::kCPU))
         << rows << " x " << inner << " x " << columns;
+  }
+}
+
+// Sums of one type with values of another.
+TEST(CpuScratch, IsThatOfRealSumsOfMixedTypes) {
+  const StandInScope stand_in({.device = at::kCPU, .num_threads = 1});
+  const CpuScratchScope scratch;
+  const auto peak = [](at::ScalarType sum_type, at::ScalarType type, bool in_place,
+                       at::Device device) {
+    MemoryLedger& ledger = device.is_meta() ? meta : real;
+    at::Tensor sum = at::zeros({300, 7}, at::TensorOptions(device).dtype(sum_type));
+    const at::Tensor values = at::zeros({300, 7}, at::TensorOptions(device).dtype(type));
+    ledger.reset_peak();
+    const int64_t before = ledger.snapshot().current_bytes;
+    if (in_place) {
+      sum.add_(values);
+    } else {
+      sum.mul(values);
+    }
+    return ledger.snapshot().peak_bytes - before;
+  };
+  for (const at::ScalarType sum_type : {at::kFloat, at::kBFloat16}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const bool in_place : {false, true}) {
+        EXPECT_EQ(peak(sum_type, type, in_place, at::kMeta),
+                  peak(sum_type, type, in_place, at::kCPU))
+            << sum_type << " with " << type << (in_place ? " in place" : "");
+      }
+    }
   }
 }
 

@@ -4,12 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <numeric>
+#include <vector>
 
 #include "proto/spec/rules.h"
 #include "worker/errors.h"
 #include "worker/model/config.h"
+#include "worker/optim/adamw_state.h"
 #include "worker/trainer/plan.h"
 
 namespace tessera {
@@ -252,6 +255,21 @@ TEST(Rehearsal, AllowsForTheCopyOfASaveThatNobodyHasWritten) {
   spec.mutable_training()->set_async_save(true);
   spec.mutable_training()->set_save_steps(4);
   EXPECT_EQ(rehearse_alone(spec).peak_bytes(), without.peak_bytes());
+}
+
+// Norms of the heads are kept wide, and lie on some ranks only.
+TEST(Rehearsal, IsOfTheRankThatHoldsMost) {
+  constexpr int kWorld = 8;
+  v1::JobSpec spec = make_spec("qwen3-32b", kWorld);
+  spec.mutable_memory()->set_optimizer_state_dtype("int8");
+  DecoderModel model(read_model_config(spec.model().path()), 512);
+  std::vector<int64_t> small(kWorld);
+  for (const FlatLayout& layout : trainable_layouts(model, kWorld)) {
+    for (int rank = 0; rank < kWorld; ++rank) small[rank] += num_small_elements(layout, rank);
+  }
+  const auto most = std::ranges::max_element(small);
+  ASSERT_LT(std::ranges::min(small), *most);
+  EXPECT_EQ(rehearse_alone(spec).rank(), most - small.begin());
 }
 
 TEST(Rehearsal, ChargesAGpuInWholesOfItsAllocator) {
