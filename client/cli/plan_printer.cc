@@ -42,6 +42,11 @@ void print_rehearsal(const Terminal& terminal, const std::string& job,
   if (rehearsal.assumes_full_rows()) {
     terminal.out << "the documents were not read: every row is taken to be as long as may be\n";
   }
+  const bool has_save = std::ranges::any_of(rehearsal.owners(), [](const v1::OwnerBytes& owner) {
+    return owner.owner() == "checkpoint" && owner.at_peak_bytes() > 0;
+  });
+  if (has_save)
+    terminal.out << "the peak is a bound: with a save of which nothing is written yet\n";
   terminal.out << '\n';
   Rows rows{{"peak of a rank, as written", ">bytes", ">share"}};
   add_owners(rehearsal.owners(), rehearsal.peak_bytes(), rows);

@@ -123,11 +123,15 @@ TEST(PlanPrinter, SaysWhatIsNotKnown) {
   EXPECT_THAT(text, Not(HasSubstr("FITS")));
 }
 
-TEST(PlanPrinter, SaysWhereTheDocumentsWereNotRead) {
+TEST(PlanPrinter, SaysWhereThePeakIsABound) {
   v1::PlanJobResponse response = sample();
+  v1::Rehearsal& rehearsal = *response.mutable_plan()->mutable_as_written();
   EXPECT_THAT(printed(response), Not(HasSubstr("documents")));
-  response.mutable_plan()->mutable_as_written()->set_assumes_full_rows(true);
+  EXPECT_THAT(printed(response), Not(HasSubstr("bound")));
+  rehearsal.set_assumes_full_rows(true);
   EXPECT_THAT(printed(response), HasSubstr("the documents were not read"));
+  add_owner(rehearsal, "checkpoint", 10);
+  EXPECT_THAT(printed(response), HasSubstr("the peak is a bound"));
 }
 
 }  // namespace

@@ -49,8 +49,14 @@ CheckpointReader::CheckpointReader(fs::path checkpoint, std::string field)
 void CheckpointReader::check_complete() {
   for (const auto& [name, numel] : state_.vectors()) {
     int64_t there = 0;
-    for (int rank = 0; rank < state_.world_size(); ++rank) there += shard_numel(rank, name);
-    if (numel > there || numel < 0) fail("the shards of " + name + " do not fit together");
+    bool is_even = true;
+    for (int rank = 0; rank < state_.world_size(); ++rank) {
+      there += shard_numel(rank, name);
+      is_even &= shard_numel(rank, name) == shard_numel(0, name);
+    }
+    // Only shards of one size are padded.
+    if (numel > there || numel < 0 || (!is_even && numel != there))
+      fail("the shards of " + name + " do not fit together");
   }
 }
 

@@ -1,6 +1,7 @@
 #include "worker/kernels/tensor_ops.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -91,7 +92,7 @@ void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weig
   check_rows({grad_x, grad_weight_D, grad_y, x, weight_D, residual});
   if (x.numel() == 0) return;
   const int64_t tokens = x.size(0), width = x.size(-1);
-  const int64_t blocks = (tokens + kReductionRows - 1) / kReductionRows;
+  const int64_t blocks = at::ceil_div(tokens, kReductionRows);
   const bool wants_weight = grad_weight_D.defined();
   at::Tensor partial;
   if (wants_weight) partial = at::empty({blocks, width}, grad_weight_D.options());

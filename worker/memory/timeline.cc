@@ -18,6 +18,14 @@ namespace fs = std::filesystem;
 // a multiple of its three months; so do these, so that both lie over each other.
 constexpr int64_t kThreeMonthsNs = int64_t{7'889'238} * 1'000'000'000;
 
+// "1234.567", exactly.
+struct Microseconds {
+  explicit Microseconds(int64_t ns) {
+    std::snprintf(text, sizeof text, "%" PRId64 ".%03d", ns / 1000, static_cast<int>(ns % 1000));
+  }
+  char text[32];
+};
+
 class TraceFile {
  public:
   explicit TraceFile(const fs::path& path) : path_(path), file_(std::fopen(path.c_str(), "we")) {
@@ -67,13 +75,11 @@ class Tracks {
     return static_cast<size_t>(space) * kNumOwners + static_cast<size_t>(owner);
   }
   void sample(Space space, Owner owner, int64_t time_ns) {
-    const int64_t since_base_ns = time_ns - base_ns_;
-    file_.print("%s{\"ph\":\"C\",\"pid\":%d,\"ts\":%" PRId64
-                ".%03d,\"name\":\"%s: %s\","
-                "\"args\":{\"bytes\":%" PRId64 "}}",
-                first_ ? "" : ",\n", ::getpid(), since_base_ns / 1000,
-                static_cast<int>(since_base_ns % 1000), space_name(space).data(),
-                owner_name(owner).data(), bytes_[index(space, owner)]);
+    file_.print(
+        "%s{\"ph\":\"C\",\"pid\":%d,\"ts\":%s,\"name\":\"%s: %s\","
+        "\"args\":{\"bytes\":%" PRId64 "}}",
+        first_ ? "" : ",\n", ::getpid(), Microseconds(time_ns - base_ns_).text,
+        space_name(space).data(), owner_name(owner).data(), bytes_[index(space, owner)]);
     first_ = false;
   }
 
@@ -84,10 +90,8 @@ class Tracks {
 };
 
 void write_peak(const RecordedPeak& peak, Space space, int64_t base_ns, TraceFile& file) {
-  const int64_t since_base_ns = peak.time_ns - base_ns;
-  file.print("{\"space\":\"%s\",\"bytes\":%" PRId64 ",\"ts\":%" PRId64 ".%03d,\"cells\":[",
-             space_name(space).data(), peak.bytes, since_base_ns / 1000,
-             static_cast<int>(since_base_ns % 1000));
+  file.print("{\"space\":\"%s\",\"bytes\":%" PRId64 ",\"ts\":%s,\"cells\":[",
+             space_name(space).data(), peak.bytes, Microseconds(peak.time_ns - base_ns).text);
   const char* separator = "\n";
   for (const MemoryCell& cell : peak.cells) {
     file.print("%s{\"owner\":\"%s\",\"block\":\"%s\",\"phase\":\"%s\",\"bytes\":%" PRId64 "}",

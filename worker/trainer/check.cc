@@ -7,7 +7,6 @@
 #include <iostream>
 
 #include "proto/spec/bytes.h"
-#include "worker/checkpoint/reader.h"
 #include "worker/errors.h"
 #include "worker/model/adapter_files.h"
 #include "worker/model/stored_weights.h"
@@ -15,7 +14,6 @@
 #include "worker/trainer/input.h"
 #include "worker/trainer/model_options.h"
 #include "worker/trainer/plan.h"
-#include "worker/trainer/plan_job.h"
 #include "worker/trainer/rehearsal.h"
 #include "worker/trainer/resume.h"
 #include "worker/trainer/stream_share.h"
@@ -131,9 +129,7 @@ v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& optio
   guarded(result, [&] {
     const auto requested = requested_checkpoint(spec.training());
     if (!requested) return;
-    check_checkpoint(*requested, layouts);
-    const CheckpointReader reader(requested->path, requested->field);
-    check_optimizer_states(*requested, reader.state(), spec.memory());
+    check_optimizer_states(*requested, check_checkpoint(*requested, layouts), spec.memory());
   });
   guarded(result, [&] { check_output(spec, size); });
   guarded(result, [&] {

@@ -88,7 +88,8 @@ bool read(const std::filesystem::path& path, DeviceRates& rates) {
   return std::getline(file, first) && first == heading() &&
          (file >> rates.flops_float32 >> rates.flops_bfloat16 >> rates.memory_bytes_per_second >>
           rates.operator_seconds) &&
-         rates.flops_float32 > 0;
+         rates.flops_float32 > 0 && rates.flops_bfloat16 > 0 && rates.memory_bytes_per_second > 0 &&
+         rates.operator_seconds > 0;
 }
 
 // Written beside and renamed: several processes may have measured.
@@ -112,7 +113,7 @@ DeviceRates cpu_rates(const std::filesystem::path& cache_directory) {
     write(path, rates);
   }
   rates.name = processor();
-  rates.source = "measured";
+  rates.source = "compute and memory measured, the disk taken to be of 1 GB/s";
   rates.kind = "cpu";
   // Host memory is the same memory, and ranks of a machine exchange through it.
   rates.host_bytes_per_second = rates.memory_bytes_per_second / 2;

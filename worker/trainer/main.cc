@@ -169,6 +169,14 @@ int train(const Flags& flags) {
   }
 }
 
+// As ProtoJSON. Returns the exit code.
+int print(const google::protobuf::Message& message) {
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(message, &json).ok()) return 1;
+  std::cout << json << std::endl;
+  return 0;
+}
+
 int check(const Flags& flags) {
   const MemoryLedger& ledger = MemoryLedger::install();
   v1::CheckResult result;
@@ -179,10 +187,7 @@ int check(const Flags& flags) {
   } catch (const std::exception&) {
     *result.add_violations() = current_failure(ledger);
   }
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(result, &json).ok()) return 1;
-  std::cout << json << std::endl;
-  return 0;
+  return print(result);
 }
 
 int plan(const Flags& flags) {
@@ -196,10 +201,7 @@ int plan(const Flags& flags) {
     plan.Clear();
     *plan.mutable_failure() = current_failure(ledger);
   }
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(plan, &json).ok()) return 1;
-  std::cout << json << std::endl;
-  return 0;
+  return print(plan);
 }
 
 int run_rehearsal(const Flags& flags) {
@@ -208,12 +210,7 @@ int run_rehearsal(const Flags& flags) {
     v1::TrainerInput input = read_trainer_input(flags.input);
     name_cache_directory(*input.mutable_spec());
     RehearsalData data;
-    const v1::Rehearsal rehearsal =
-        rehearse(input.spec(), data, {.ranks_per_machine = input.local_world_size()});
-    std::string json;
-    if (!google::protobuf::util::MessageToJsonString(rehearsal, &json).ok()) return 1;
-    std::cout << json << std::endl;
-    return 0;
+    return print(rehearse(input.spec(), data, {.ranks_per_machine = input.local_world_size()}));
   } catch (const std::exception&) {
     std::cerr << "error: " << current_failure(ledger).message() << std::endl;
     return 1;

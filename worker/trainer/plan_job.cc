@@ -1,12 +1,9 @@
 #include "worker/trainer/plan_job.h"
 
 #include <ATen/Parallel.h>
-#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "proto/spec/bytes.h"
@@ -84,32 +81,6 @@ DeviceRates measured_rates(const v1::JobSpec& spec) {
 }
 
 }  // namespace
-
-v1::PlanRequest read_plan_request(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UserError("", path.string() + " cannot be read");
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  v1::PlanRequest request;
-  if (path.extension() == ".json") {
-    const auto status = google::protobuf::util::JsonStringToMessage(bytes, &request);
-    if (!status.ok()) {
-      throw UserError("", path.string() + " is no PlanRequest: " + status.ToString());
-    }
-    spec::resolve_paths(*request.mutable_spec(), std::filesystem::absolute(path).parent_path());
-  } else if (!request.ParseFromString(bytes)) {
-    throw UserError("", path.string() + " is no PlanRequest");
-  }
-  return request;
-}
-
-Reports impatient_reports(double seconds) {
-  const double deadline = now_seconds() + seconds;
-  Reports reports;
-  reports.alive = [deadline] {
-    if (now_seconds() > deadline) throw UserError("data.train", "reading the data takes too long");
-  };
-  return reports;
-}
 
 v1::Plan plan_job(v1::PlanRequest request) {
   if (request.has_world_size()) {

@@ -27,12 +27,14 @@ std::optional<ResumePoint> find_resume_point(const v1::TrainerInput& input) {
   return requested_checkpoint(training);
 }
 
-void check_checkpoint(const ResumePoint& point, const std::vector<FlatLayout>& layouts) {
+v1::CheckpointState check_checkpoint(const ResumePoint& point,
+                                     const std::vector<FlatLayout>& layouts) {
   CheckpointReader reader(point.path, point.field);
   reader.check_complete();
   for (const FlatLayout& layout : layouts) {
     reader.check_vector(layout.name + "/parameter", layout.used_numel);
   }
+  return reader.state();
 }
 
 void check_optimizer_states(const ResumePoint& point, const v1::CheckpointState& state,

@@ -28,8 +28,9 @@ std::optional<ResumePoint> requested_checkpoint(const v1::Training& training);
 std::optional<ResumePoint> find_resume_point(const v1::TrainerInput& input);
 
 // Throws UserError unless the checkpoint is complete and made of a model with these layouts (made
-// for any number of ranks).
-void check_checkpoint(const ResumePoint& point, const std::vector<FlatLayout>& layouts);
+// for any number of ranks). Returns what it says of itself.
+v1::CheckpointState check_checkpoint(const ResumePoint& point,
+                                     const std::vector<FlatLayout>& layouts);
 
 // Throws UserError where the checkpoint's optimizer states are of another type than the job's.
 void check_optimizer_states(const ResumePoint& point, const v1::CheckpointState& state,

@@ -19,22 +19,20 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
-void save_operators(const fs::path& path) {
-  // The profiler reports no error of its own: a file that is not there is one.
+// A file of that name is whole: `write` gets another name, of the same ending, for it.
+template <typename Write>
+void write_whole(const fs::path& path, const Write& write) {
   fs::path unfinished = path;
   unfinished.replace_extension(".tmp.json");
-  profiler::disableProfiler()->save(unfinished);
-  if (fs::file_size(unfinished) == 0) {
-    throw std::system_error(ENOSPC, std::generic_category(), unfinished.string());
-  }
+  write(unfinished);
   fs::rename(unfinished, path);
 }
 
-void save_memory(const MemoryRecording& recording, const fs::path& path) {
-  fs::path unfinished = path;
-  unfinished.replace_extension(".tmp.json");
-  write_timeline(recording, unfinished);
-  fs::rename(unfinished, path);
+// The profiler reports no error of its own: a file that is not there is one.
+void save_operators(const fs::path& path) {
+  profiler::disableProfiler()->save(path);
+  if (fs::file_size(path) == 0)
+    throw std::system_error(ENOSPC, std::generic_category(), path.string());
 }
 
 }  // namespace
@@ -75,8 +73,9 @@ std::optional<fs::path> StepTrace::end_step() {
   const std::string name = "step-" + std::to_string(step) + "-rank-" + std::to_string(rank_);
   const fs::path path = directory_ / (name + ".json");
   const MemoryRecording memory = ledger_.stop_recording();
-  save_operators(path);
-  save_memory(memory, directory_ / (name + "-memory.json"));
+  write_whole(path, save_operators);
+  write_whole(directory_ / (name + "-memory.json"),
+              [&](const fs::path& unfinished) { write_timeline(memory, unfinished); });
   return path;
 }
 

@@ -1,8 +1,12 @@
 #include "worker/checkpoint/checkpoint.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
+
+#include <map>
+#include <vector>
 
 #include "tests/worker/checkpoint/fixture.h"
 #include "worker/errors.h"
@@ -55,6 +59,48 @@ TEST(Checkpoint, LoadsAtAnyWorldSizeBitExactly) {
     EXPECT_EQ(latest->path.filename(), "checkpoint-7");
     for (int loaded : {1, 2, 3, 5, 8}) expect_loads(latest->path, loaded, 7);
   }
+}
+
+// Where shards of a vector of ten elements begin, and where the last ends, by number of ranks.
+const std::map<int, std::vector<int64_t>> kUneven = {
+    {1, {0, 10}}, {2, {0, 0, 10}}, {3, {0, 7, 7, 10}}, {4, {0, 1, 4, 9, 10}}};
+
+std::vector<FlatShard> uneven_shards(int rank, int world_size, bool filled) {
+  const std::vector<int64_t>& begins = kUneven.at(world_size);
+  const int64_t begin = begins[rank], end = begins[rank + 1];
+  const at::Tensor data =
+      filled ? at::arange(begin, end, at::kFloat) : at::full({end - begin}, -1.f);
+  return {{"uneven", data, 10, begin}};
+}
+
+TEST(Checkpoint, LoadsShardsOfDifferentSizes) {
+  for (const auto& [saved, unused] : kUneven) {
+    TempDir directory;
+    run_ranks(Backend::kThreads, saved, [&, saved = saved](Collectives& ranks) {
+      save_checkpoint(directory.path(), state_at(3), uneven_shards(ranks.rank(), saved, true), 0,
+                      ranks);
+    });
+    CheckpointReader(directory.path() / "checkpoint-3", "field").check_complete();
+    for (const auto& [loaded, also_unused] : kUneven) {
+      for (int rank = 0; rank < loaded; ++rank) {
+        const auto expected = uneven_shards(rank, loaded, true);
+        const auto found = uneven_shards(rank, loaded, false);
+        testing::load(directory.path() / "checkpoint-3", found, rank);
+        EXPECT_TRUE(at::equal(found[0].data, expected[0].data)) << saved << " to " << loaded;
+      }
+    }
+  }
+}
+
+// Of different sizes, though they are padded: a load would not know where each begins.
+TEST(Checkpoint, RefusesShardsThatDoNotFitTogether) {
+  TempDir directory;
+  run_ranks(Backend::kThreads, 2, [&](Collectives& ranks) {
+    const at::Tensor data = at::full({ranks.rank() == 0 ? 5 : 8}, 1.f);
+    save_checkpoint(directory.path(), state_at(3), {{"even", data, 10}}, 0, ranks);
+  });
+  CheckpointReader reader(directory.path() / "checkpoint-3", "field");
+  EXPECT_THROW(reader.check_complete(), UserError);
 }
 
 TEST(Checkpoint, ReportsTheBytesOnDisk) {
