@@ -204,6 +204,12 @@ MORE = {
             "training": {"gradient_accumulation_steps": 3},
         },
     ),
+    "int8_states_of_one_stream": (
+        "llama",
+        "mixed",
+        2,
+        {"memory": {"optimizer_state_dtype": "int8"}, "parallelism": {"cp_size": 2}},
+    ),
     "bfloat16_accumulation": (
         "llama",
         "short",

@@ -27,8 +27,8 @@ MicrobatchShape part_of(const MicrobatchShape& whole, int rank, int size) {
 
 namespace {
 
-// Of a step the parts of the rank with the most labels.
-HeavyStep heaviest_parts(const HeavyStep& step, int size) {
+// Of a step the parts of `chosen`, or of the rank with the most labels.
+HeavyStep heaviest_parts(const HeavyStep& step, int size, std::optional<int> chosen) {
   // Steps may have no such microbatch: it is of no tokens.
   const auto part = [size](const MicrobatchShape& of, int rank) {
     return of.cu_seqlens.empty() ? of : part_of(of, rank, size);
@@ -36,10 +36,13 @@ HeavyStep heaviest_parts(const HeavyStep& step, int size) {
   const auto labels = [](const HeavyStep& of) {
     return std::max({of.first.num_labels, of.between.num_labels, of.last.num_labels});
   };
-  HeavyStep heaviest = step;
-  for (int rank = 0; rank < size && size > 1; ++rank) {
-    HeavyStep own{part(step.first, rank), part(step.between, rank), part(step.last, rank)};
-    if (rank == 0 || labels(own) > labels(heaviest)) heaviest = std::move(own);
+  const auto parts = [&](int rank) {
+    return HeavyStep{part(step.first, rank), part(step.between, rank), part(step.last, rank)};
+  };
+  HeavyStep heaviest = size == 1 ? step : parts(chosen.value_or(0));
+  for (int rank = 1; rank < size && !chosen; ++rank) {
+    HeavyStep own = parts(rank);
+    if (labels(own) > labels(heaviest)) heaviest = std::move(own);
   }
   for (MicrobatchShape* shape : {&heaviest.first, &heaviest.between, &heaviest.last})
     shape->label_rows.clear();
@@ -48,9 +51,9 @@ HeavyStep heaviest_parts(const HeavyStep& step, int size) {
 
 }  // namespace
 
-HeaviestMicrobatches parts_of(HeaviestMicrobatches whole, int size) {
+HeaviestMicrobatches parts_of(HeaviestMicrobatches whole, int size, std::optional<int> rank) {
   for (std::vector<HeavyStep>* steps : {&whole.steps, &whole.next}) {
-    for (HeavyStep& step : *steps) step = heaviest_parts(step, size);
+    for (HeavyStep& step : *steps) step = heaviest_parts(step, size, rank);
   }
   return whole;
 }

@@ -1,6 +1,8 @@
 // The parts of rehearsed microbatches that one rank of a cp axis has.
 #pragma once
 
+#include <optional>
+
 #include "worker/trainer/rehearsal_data.h"
 
 namespace tessera {
@@ -9,8 +11,8 @@ namespace tessera {
 // (worker/data/stream_part.h). The batch beside it likewise.
 MicrobatchShape part_of(const MicrobatchShape& whole, int rank, int size);
 
-// Of each step the parts of the rank with the most labels: tokens are as many on each. With size 1
-// all of them.
-HeaviestMicrobatches parts_of(HeaviestMicrobatches whole, int size);
+// Of each step the parts of `rank`; none: of the rank with the most labels, as tokens are as many
+// on each. With size 1 all of them.
+HeaviestMicrobatches parts_of(HeaviestMicrobatches whole, int size, std::optional<int> rank = {});
 
 }  // namespace tessera

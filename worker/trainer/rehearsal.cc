@@ -226,30 +226,31 @@ bool is_uneven(const CpuScratchScope& scratch, const MemoryLedger& ledger) {
   return scratch.largest_product() * kUnevenShare > ledger.snapshot().peak_bytes;
 }
 
-// Data-parallel ranks that hold the same, and the bytes that they hold of what others do not.
+// Ranks that hold the same, and the bytes that they hold of what others do not.
 struct AlikeRanks {
-  std::vector<int> ranks;  // empty: all
+  RankChoice ranks = {};
   int64_t bytes = 0;
 };
 
 // Shards are of one size; in 8 bits the optimizer leaves small parameters wide, of which one rank
-// may have more than another. Those that hold most come last. Ranks of one stream count as alike.
+// may have more than another. Those that hold most come last.
 std::vector<AlikeRanks> alike_ranks(const v1::JobSpec& spec, const ModelConfig& config) {
   const MeshShape mesh = mesh_shape(spec.parallelism());
-  const bool differ = spec.memory().optimizer_state_dtype() == "int8" && mesh.dp_shard > 1;
-  if (!differ || mesh.cp > 1) return {AlikeRanks()};
+  const int num_shards = mesh.dp_shard * mesh.cp;
+  if (spec.memory().optimizer_state_dtype() != "int8" || num_shards == 1) return {AlikeRanks()};
   constexpr int64_t kBytes = 2 * sizeof(float);
-  std::vector<int64_t> bytes_of_shard(static_cast<size_t>(mesh.dp_shard));
+  std::vector<int64_t> bytes_of_shard(static_cast<size_t>(num_shards));
   const std::unique_ptr<DecoderModel> model = make_layers(spec, config);
-  for (const FlatLayout& layout : trainable_layouts(*model, mesh.dp_shard)) {
-    for (int shard = 0; shard < mesh.dp_shard; ++shard)
+  for (const FlatLayout& layout : trainable_layouts(*model, num_shards)) {
+    for (int shard = 0; shard < num_shards; ++shard)
       bytes_of_shard[shard] += kBytes * num_small_elements(layout, shard);
   }
-  std::map<int64_t, std::vector<int>> ranks_with;
+  std::map<std::pair<int64_t, int>, std::vector<int>> data_ranks;  // by bytes and context rank
   for (int rank = 0; rank < mesh.size(); ++rank)
-    ranks_with[bytes_of_shard[rank % mesh.dp_shard]].push_back(rank);
+    data_ranks[{bytes_of_shard[rank % num_shards], rank % mesh.cp}].push_back(rank / mesh.cp);
   std::vector<AlikeRanks> alike;
-  for (auto& [bytes, ranks] : ranks_with) alike.push_back({std::move(ranks), bytes});
+  for (auto& [key, ranks] : data_ranks)
+    alike.push_back({{std::move(ranks), key.second}, key.first});
   return alike;
 }
 
@@ -285,7 +286,12 @@ class RankRehearsals {
     size_t group = alike_.size() - 1;
     // Full rows are as heavy on each.
     if (of_all.assumes_full_rows) return group;
-    while (group > 0 && !std::ranges::binary_search(alike_[group].ranks, of_all.rank)) --group;
+    const int context_rank = of_all.steps.front().first.context_rank;
+    const auto has_heaviest = [&](const RankChoice& ranks) {
+      return ranks.context_rank.value_or(context_rank) == context_rank &&
+             std::ranges::binary_search(ranks.data_ranks, of_all.rank);
+    };
+    while (group > 0 && !has_heaviest(alike_[group].ranks)) --group;
     return group;
   }
 

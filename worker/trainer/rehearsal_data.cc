@@ -309,11 +309,11 @@ std::string key_of_rows(const v1::JobSpec& spec, bool held_out) {
 }
 
 // Also what deals rows to microbatches, in all of the run.
-std::string key_of_microbatches(const v1::JobSpec& spec, bool held_out,
-                                const std::vector<int>& among) {
+std::string key_of_microbatches(const v1::JobSpec& spec, bool held_out, const RankChoice& among) {
   std::string key = key_of_rows(spec, held_out) + spec.training().SerializeAsString() +
                     spec.parallelism().SerializeAsString();
-  for (const int rank : among) key += ' ' + std::to_string(rank);
+  for (const int rank : among.data_ranks) key += ' ' + std::to_string(rank);
+  if (among.context_rank) key += '/' + std::to_string(*among.context_rank);
   return key;
 }
 
@@ -384,37 +384,37 @@ const RowSizes* RehearsalData::rows_of(const v1::JobSpec& spec, bool held_out,
 
 const HeaviestMicrobatches& RehearsalData::training(const v1::JobSpec& spec,
                                                     const ModelConfig& config,
-                                                    const std::vector<int>& among) {
+                                                    const RankChoice& among) {
   const std::string key = key_of_microbatches(spec, /*held_out=*/false, among);
   if (const auto known = heaviest_.find(key); known != heaviest_.end()) return known->second;
-  HeaviestMicrobatches found =
-      parts_of(search_training(spec, config, among), spec.parallelism().cp_size());
+  HeaviestMicrobatches found = parts_of(search_training(spec, config, among.data_ranks),
+                                        spec.parallelism().cp_size(), among.context_rank);
   return heaviest_.emplace(key, std::move(found)).first->second;
 }
 
 const HeaviestMicrobatches& RehearsalData::held_out(const v1::JobSpec& spec,
                                                     const ModelConfig& config,
-                                                    const std::vector<int>& among) {
+                                                    const RankChoice& among) {
   const std::string key = key_of_microbatches(spec, /*held_out=*/true, among);
   if (const auto known = heaviest_.find(key); known != heaviest_.end()) return known->second;
-  HeaviestMicrobatches found =
-      parts_of(search_held_out(spec, config, among), spec.parallelism().cp_size());
+  HeaviestMicrobatches found = parts_of(search_held_out(spec, config, among.data_ranks),
+                                        spec.parallelism().cp_size(), among.context_rank);
   return heaviest_.emplace(key, std::move(found)).first->second;
 }
 
 HeaviestMicrobatches RehearsalData::search_training(const v1::JobSpec& spec,
                                                     const ModelConfig& config,
-                                                    const std::vector<int>& among) {
+                                                    const std::vector<int>& data_ranks) {
   const v1::Training& training = spec.training();
   const LoaderOptions options =
       loader_options(spec, /*held_out=*/false, config, /*rank=*/0, num_data_ranks(spec));
   const int64_t accumulation = training.gradient_accumulation_steps();
   const RowSizes* rows = rows_of(spec, /*held_out=*/false, config);
   HeaviestMicrobatches full = of_full_rows(spec, options, row_length(spec, config), accumulation);
-  if (!among.empty()) full.rank = among.front();
+  if (!data_ranks.empty()) full.rank = data_ranks.front();
   full.total_steps = training.max_steps();
   if (rows == nullptr) return full;
-  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), among, reports_);
+  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), data_ranks, reports_);
   const Epochs epochs(search.loader(), accumulation);
   const int64_t steps = epochs.total_steps(training, 0, epochs.normal({}));
   const int64_t per_epoch = search.loader().microbatches_per_epoch();
@@ -437,14 +437,14 @@ HeaviestMicrobatches RehearsalData::search_training(const v1::JobSpec& spec,
 
 HeaviestMicrobatches RehearsalData::search_held_out(const v1::JobSpec& spec,
                                                     const ModelConfig& config,
-                                                    const std::vector<int>& among) {
+                                                    const std::vector<int>& data_ranks) {
   const LoaderOptions options =
       loader_options(spec, /*held_out=*/true, config, /*rank=*/0, num_data_ranks(spec));
   const RowSizes* rows = rows_of(spec, /*held_out=*/true, config);
   const HeaviestMicrobatches full =
       of_full_rows(spec, options, row_length(spec, config), /*accumulation=*/1);
   if (rows == nullptr) return full;
-  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), among, reports_);
+  Search search(*rows, options, spec.method(), spec.parallelism().cp_size(), data_ranks, reports_);
   const int64_t count = search.loader().microbatches_per_epoch();
   if (count == 0) return full;
   try {

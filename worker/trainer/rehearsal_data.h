@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,13 @@ struct HeaviestMicrobatches {
 // then taken to be full.
 Reports impatient_reports(double seconds);
 
+// Some of a job's ranks.
+struct RankChoice {
+  std::vector<int> data_ranks = {};  // data-parallel ones; empty: all
+  // Among those that share a stream. None: the one with the most labels, as tokens are as many.
+  std::optional<int> context_rank = {};
+};
+
 class RowSizes;
 
 // Thread compatible.
@@ -86,20 +94,19 @@ class RehearsalData {
 
   // Where the documents cannot be read (there are none, or no tokenizer), rows are taken to be
   // full: of documents of max_length tokens each, all of them labelled.
-  // `among`: of these data-parallel ranks; empty: of all.
   const HeaviestMicrobatches& training(const v1::JobSpec& spec, const ModelConfig& config,
-                                       const std::vector<int>& among = {});
+                                       const RankChoice& among = {});
   // Of the job's held-out documents: the heaviest are `first`. Requires data.eval.
   const HeaviestMicrobatches& held_out(const v1::JobSpec& spec, const ModelConfig& config,
-                                       const std::vector<int>& among = {});
+                                       const RankChoice& among = {});
 
  private:
   // Null where they cannot be read.
   const RowSizes* rows_of(const v1::JobSpec& spec, bool held_out, const ModelConfig& config);
   HeaviestMicrobatches search_training(const v1::JobSpec& spec, const ModelConfig& config,
-                                       const std::vector<int>& among);
+                                       const std::vector<int>& data_ranks);
   HeaviestMicrobatches search_held_out(const v1::JobSpec& spec, const ModelConfig& config,
-                                       const std::vector<int>& among);
+                                       const std::vector<int>& data_ranks);
 
   Reports reports_;
   // By what they follow from.
