@@ -4,7 +4,8 @@
     methods_mesh_test.py --trainer PATH --assets DIR [--all]
 
 What compares documents (DPO, KTO, Reward) adds up what the ranks of a cp axis have of each; GKD's
-teacher has its parts of the stream as the student has. --all: every method on every mesh.
+teacher has its parts of the stream as the student has. A checkpoint of the one rank is gone on from
+on each mesh, and on one rank with the same bits. --all: every method on every mesh.
 """
 
 import itertools
@@ -17,7 +18,7 @@ from trials import Trials, expect, steps_of
 from weights import relative_error
 
 TOLERANCE = 1e-5
-STEPS = 3
+STEPS, SAVED_STEP = 3, 2
 ROWS = 4  # of a step, over all data-parallel ranks
 # name: (method, data, model, fields of the method)
 METHODS = {
@@ -33,10 +34,11 @@ METHODS = {
     "gkd": ("gkd", "chats", "llama", {}),
 }
 # (dp_shard, cp, strategy)
+ALONE = (1, 1, "auto")
 MESHES = [(1, 2, "ring"), (1, 3, "allgather"), (1, 2, "ulysses"), (2, 2, "auto")]
 
 
-def run(options, scratch, name, mesh):
+def run(options, scratch, name, mesh, output="out", **training):
     method, data, model, fields = METHODS[name]
     shard, cp, strategy = mesh
     if method == "gkd":
@@ -46,7 +48,7 @@ def run(options, scratch, name, mesh):
         }
     spec = trials.make_spec(
         options,
-        scratch / "out",
+        scratch / output,
         shard * cp,
         method=method,
         model=model,
@@ -61,20 +63,32 @@ def run(options, scratch, name, mesh):
         # KTO takes other rows' completions from as many rows as this.
         per_device_train_batch_size=ROWS,
         accelerator_config={"split_batches": True},
-        save_strategy="no",
+        **{"save_strategy": "no"} | training,
     )
     return steps_of(trials.train(options, spec))
 
 
-def check(options, scratch, name, alone, mesh):
-    shared, worst = run(options, scratch, name, mesh), 0.0
-    expect(shared.keys() == alone.keys(), f"the steps are {sorted(shared)}")
-    for step, metric in itertools.product(alone, ("loss", "gradNorm")):
-        got, want = (float(ranks.metric(of[step], metric)) for of in (shared, alone))
+def compare(steps, alone, tolerance):
+    worst = 0.0
+    for step, metric in itertools.product(steps, ("loss", "gradNorm")):
+        got, want = (float(ranks.metric(of[step], metric)) for of in (steps, alone))
         error = relative_error(got, want)
-        expect(error <= TOLERANCE, f"step {step}: {metric} is {got!r}, was {want!r}")
+        expect(error <= tolerance, f"step {step}: {metric} is {got!r}, was {want!r}")
         worst = max(worst, error)
     return f"largest relative error {worst:.1e}"
+
+
+def check(options, scratch, name, alone, mesh):
+    shared = run(options, scratch, name, mesh)
+    expect(shared.keys() == alone.keys(), f"the steps are {sorted(shared)}")
+    return compare(shared, alone, TOLERANCE)
+
+
+def check_resume(options, scratch, name, alone, mesh):
+    checkpoint = scratch / "alone" / f"checkpoint-{SAVED_STEP}"
+    resumed = run(options, scratch, name, mesh, resume_from_checkpoint=str(checkpoint))
+    expect(sorted(resumed) == [STEPS], f"the steps are {sorted(resumed)}")
+    return compare(resumed, alone, 0 if mesh == ALONE else TOLERANCE)
 
 
 def add_options(parser):
@@ -88,9 +102,13 @@ def main():
         meshes = MESHES if options.all else [MESHES[i % len(MESHES)], MESHES[(i + 1) % len(MESHES)]]
         with tempfile.TemporaryDirectory() as scratch:
             scratch = pathlib.Path(scratch)
-            alone = run(options, scratch, name, (1, 1, "auto"))
+            saves = {"save_strategy": "steps", "save_steps": SAVED_STEP}
+            alone = run(options, scratch, name, ALONE, "alone", **saves)
+            context = (options, scratch, name, alone)
             for mesh in meshes:
-                checks.attempt(f"{name} on {mesh}", check, options, scratch, name, alone, mesh)
+                checks.attempt(f"{name} on {mesh}", check, *context, mesh)
+            for mesh in [ALONE, *(MESHES if options.all else meshes[:1])]:
+                checks.attempt(f"{name} goes on, on {mesh}", check_resume, *context, mesh)
     checks.finish()
 
 
