@@ -52,6 +52,10 @@ LEAN = {
     "memory.optimizer_in_backward": True,
     "training.max_grad_norm": 0,
 }
+NOTHING_OFFLOADED = {
+    "memory.activation_offloading": False,
+    "memory.offload_optimizer_device": "none",
+}
 NO_CLIPPING = {"training.max_grad_norm": 0}
 QLORA = {"peft.lora_target_modules": ["all-linear"], "peft.quantization": "nf4"}
 ROWS = [
@@ -77,6 +81,7 @@ ROWS = [
     Row("LoRA", PLAIN | {"peft.lora_target_modules": ["all-linear"]}, exact=False),
     Row("QLoRA, NF4", PLAIN | QLORA, exact=False),
     Row("microbatches of 1", PLAIN | {"training.gradient_accumulation_steps": 8}),
+    Row("exact ones together, nothing offloaded", LEAN | NOTHING_OFFLOADED),
     Row("exact ones together", LEAN),
     Row("and microbatches of 1", LEAN | {"training.gradient_accumulation_steps": 8}),
     Row("and QLoRA", LEAN | QLORA | {"training.gradient_accumulation_steps": 8}, exact=False),

@@ -65,12 +65,13 @@ def own_job(name, assets, world):
     expected = expectation(name)
     check_assets(expected, assets)
     training = case.training_options()
-    if training.get("accelerator_config", {}).get("split_batches"):
-        training["per_device_train_batch_size"] = case.batch
-    else:
-        training["per_device_train_batch_size"] = per_rank(case.batch, world)
+    if case.batch % world:
+        training["accelerator_config"] = {"split_batches": True}
+    splits = training.get("accelerator_config", {}).get("split_batches")
+    rows = case.batch if splits else case.batch // world
+    training["per_device_train_batch_size"] = rows
     if case.eval:
-        training["per_device_eval_batch_size"] = per_rank(case.batch, world)
+        training["per_device_eval_batch_size"] = case.batch // world  # never split
     spec = {
         "method": {case.method: method_options(case, assets)},
         "model": {
@@ -101,14 +102,6 @@ def method_options(case, assets):
         teacher = str(assets / "models" / case.teacher)
         options = options | {"teacher_model_name_or_path": teacher}
     return options
-
-
-def per_rank(batch, world):
-    if batch % world:
-        raise SystemExit(
-            f"a batch of {batch} rows does not divide by {world} ranks; use split_batches"
-        )
-    return batch // world
 
 
 def complete(spec, world, output):
