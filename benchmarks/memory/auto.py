@@ -112,7 +112,9 @@ class Job:
     def spec(self, fields: dict) -> dict:
         spec = harness.job(
             self.sides.folder,
-            sft={"packing": True, "packing_strategy": "wrapped", "max_length": ROW_TOKENS},
+            method={
+                "sft": {"packing": True, "packing_strategy": "wrapped", "max_length": ROW_TOKENS}
+            },
             steps=self.options.steps,
             dtype="float32",
             threads=self.options.threads,

@@ -13,6 +13,7 @@ constexpr size_t kMaxTried = 24;
 constexpr double kSlack = 1.25;
 constexpr double kSameSpeed = 1.001;
 constexpr int kMaxRounds = 20;
+constexpr size_t kMaxPairs = 200;
 
 struct Found {
   Combination settings;
@@ -34,7 +35,8 @@ class Search {
     measure_singles(base);
     try_predicted();
     try_thriftiest();
-    improve();
+    do improve();
+    while (improve_by_two());
     if (!best_ || best_->outcome.bytes > space_.limit_bytes) return std::nullopt;
     return best_->settings;
   }
@@ -161,6 +163,47 @@ class Search {
       }
       if (best_->settings == from) return;
     }
+  }
+
+  // Two knobs at a time: one that is faster may fit with another that saves, although neither is
+  // better alone. What they save does not add up, so those that should be faster are tried, the
+  // fastest first. Returns whether one was better.
+  bool improve_by_two() {
+    std::vector<Found> pairs;
+    for (size_t knob = 0; knob < singles_.size(); ++knob) {
+      for (size_t other = knob + 1; other < singles_.size(); ++other) add_pairs(knob, other, pairs);
+    }
+    std::stable_sort(pairs.begin(), pairs.end(), [](const Found& a, const Found& b) {
+      return a.outcome.seconds < b.outcome.seconds;
+    });
+    pairs.resize(std::min(pairs.size(), kMaxPairs));
+    return std::ranges::any_of(pairs, [&](const Found& pair) { return consider(pair.settings); });
+  }
+
+  // Of the best one with other settings of these two knobs, those that should be faster, or where
+  // it does not fit, all.
+  void add_pairs(size_t knob, size_t other, std::vector<Found>& pairs) const {
+    const double now = predict(best_->settings).seconds;
+    Combination settings = best_->settings;
+    for (int a = -1; a < space_.num_settings[knob]; ++a) {
+      for (int b = -1; b < space_.num_settings[other]; ++b) {
+        settings[knob] = a;
+        settings[other] = b;
+        if (a == best_->settings[knob] || b == best_->settings[other] || !is_known(settings))
+          continue;
+        const Outcome predicted = predict(settings);
+        if (predicted.seconds < now || !fits(best_->outcome))
+          pairs.push_back({settings, predicted});
+      }
+    }
+  }
+
+  // Whether each of the settings alone was rehearsed.
+  bool is_known(const Combination& settings) const {
+    for (size_t knob = 0; knob < settings.size(); ++knob) {
+      if (settings[knob] >= 0 && !singles_[knob][static_cast<size_t>(settings[knob])]) return false;
+    }
+    return true;
   }
 
   const SearchSpace& space_;

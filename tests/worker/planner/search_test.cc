@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 namespace tessera {
@@ -117,6 +118,41 @@ TEST(Search, ComesCloseToTheBestOfManyWorlds) {
     const auto found = world.find(limit);
     ASSERT_EQ(found.has_value(), best < 1e9) << round;
     EXPECT_LE(world.num_rehearsed, 400);
+    if (!found) continue;
+    const Outcome outcome = *world(*found);
+    EXPECT_LE(outcome.bytes, limit) << round;
+    EXPECT_LE(outcome.seconds, 1.05 * best) << round;
+  }
+}
+
+// Activations: microbatches, recompute and offloading each leave a share of them, so that what one
+// saves depends on the others; what takes the most of them is the fastest.
+TEST(Search, ComesCloseToTheBestWhereSharesMultiply) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 200; ++round) {
+    World world;
+    std::vector<std::vector<double>> shares;
+    for (int knob = 0; knob < 4; ++knob) {
+      auto& settings = world.settings.emplace_back();
+      auto& left = shares.emplace_back();
+      for (int i = 0; i < 3; ++i) {
+        left.push_back(std::exp2((static_cast<double>(random() % 1000) / 1000.0 - 0.6) * 4));
+        settings.push_back({0, -std::log2(left.back()) + (random() % 100) / 100.0});
+      }
+    }
+    world.interact = [&shares](const Combination& combination, Outcome& outcome) {
+      double activations = 800;
+      for (size_t knob = 0; knob < shares.size(); ++knob) {
+        if (combination[knob] >= 0) activations *= shares[knob][combination[knob]];
+      }
+      outcome.bytes = 200 + static_cast<int64_t>(activations);
+    };
+    const auto limit = static_cast<int64_t>(300 + random() % 2000);
+    const double best = world.best_seconds(limit);
+    world.num_rehearsed = 0;
+    const auto found = world.find(limit);
+    ASSERT_EQ(found.has_value(), best < 1e9) << round;
+    EXPECT_LE(world.num_rehearsed, 800);
     if (!found) continue;
     const Outcome outcome = *world(*found);
     EXPECT_LE(outcome.bytes, limit) << round;
