@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <ranges>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -40,6 +41,8 @@ constexpr int64_t kCudaGranularity = 512;
 // Scratch below this part of the peak may be that of another microbatch: a rehearsal is to be right
 // to 0.5%.
 constexpr int64_t kUnevenShare = 200;
+// Of ranks that share a stream so many are rehearsed: more would take long, and differ little.
+constexpr size_t kMostParts = 4;
 
 StandIn stand_in_of(const v1::JobSpec& spec, const RehearsalOptions& options) {
   if (spec.resources().device() == "cuda")
@@ -232,23 +235,33 @@ struct AlikeRanks {
   int64_t bytes = 0;
 };
 
-// Shards are of one size; in 8 bits the optimizer leaves small parameters wide, of which one rank
-// may have more than another. Those that hold most come last.
-std::vector<AlikeRanks> alike_ranks(const v1::JobSpec& spec, const ModelConfig& config) {
-  const MeshShape mesh = mesh_shape(spec.parallelism());
-  const int num_shards = mesh.dp_shard * mesh.cp;
-  if (spec.memory().optimizer_state_dtype() != "int8" || num_shards == 1) return {AlikeRanks()};
+// Of each shard, what an optimizer in 8 bits keeps of small parameters: it leaves them wide.
+std::vector<int64_t> bytes_of_shards(const v1::JobSpec& spec, const ModelConfig& config,
+                                     int num_shards) {
+  std::vector<int64_t> bytes(static_cast<size_t>(num_shards));
   constexpr int64_t kBytes = 2 * sizeof(float);
-  std::vector<int64_t> bytes_of_shard(static_cast<size_t>(num_shards));
   const std::unique_ptr<DecoderModel> model = make_layers(spec, config);
   for (const FlatLayout& layout : trainable_layouts(*model, num_shards)) {
     for (int shard = 0; shard < num_shards; ++shard)
-      bytes_of_shard[shard] += kBytes * num_small_elements(layout, shard);
+      bytes[shard] += kBytes * num_small_elements(layout, shard);
   }
+  return bytes;
+}
+
+// Shards are of one size, but for small parameters; ranks that share a stream have other labels of
+// it, and see other keys. Those that hold most come last.
+std::vector<AlikeRanks> alike_ranks(const v1::JobSpec& spec, const ModelConfig& config) {
+  const MeshShape mesh = mesh_shape(spec.parallelism());
+  const int num_shards = mesh.dp_shard * mesh.cp;
+  std::vector<AlikeRanks> alike;
+  if (spec.memory().optimizer_state_dtype() != "int8" || num_shards == 1) {
+    for (int part = 0; part < mesh.cp; ++part) alike.push_back({{.context_rank = part}});
+    return alike;
+  }
+  const std::vector<int64_t> bytes_of_shard = bytes_of_shards(spec, config, num_shards);
   std::map<std::pair<int64_t, int>, std::vector<int>> data_ranks;  // by bytes and context rank
   for (int rank = 0; rank < mesh.size(); ++rank)
     data_ranks[{bytes_of_shard[rank % num_shards], rank % mesh.cp}].push_back(rank / mesh.cp);
-  std::vector<AlikeRanks> alike;
   for (auto& [key, ranks] : data_ranks)
     alike.push_back({{std::move(ranks), key.second}, key.first});
   return alike;
@@ -268,14 +281,17 @@ class RankRehearsals {
     const size_t heaviest = group_with_most_tokens();
     const v1::Rehearsal of_heaviest = rehearse_group(alike_[heaviest]);
     v1::Rehearsal most = of_heaviest;
-    // With the heaviest microbatches another group holds so much at most.
+    // With the heaviest microbatches another group with the same part holds so much at most.
     const auto may_hold_more = [&](const AlikeRanks& group) {
       const int64_t more = group.bytes - alike_[heaviest].bytes;
-      return of_heaviest.peak_bytes() + more > most.peak_bytes() ||
-             of_heaviest.host_peak_bytes() + more > most.host_peak_bytes();
+      return more > 0 && (of_heaviest.peak_bytes() + more > most.peak_bytes() ||
+                          of_heaviest.host_peak_bytes() + more > most.host_peak_bytes());
     };
-    for (size_t i = alike_.size(); i-- > heaviest + 1;) {
-      if (may_hold_more(alike_[i])) take_larger(rehearse_group(alike_[i]), most);
+    std::set<std::optional<int>> parts{alike_[heaviest].ranks.context_rank};
+    for (size_t i = alike_.size(); i-- > 0;) {
+      const bool is_new_part = parts.size() < kMostParts && !of_full_rows(alike_[heaviest]) &&
+                               parts.insert(alike_[i].ranks.context_rank).second;
+      if (is_new_part || may_hold_more(alike_[i])) take_larger(rehearse_group(alike_[i]), most);
     }
     return most;
   }
@@ -288,11 +304,17 @@ class RankRehearsals {
     if (of_all.assumes_full_rows) return group;
     const int context_rank = of_all.steps.front().first.context_rank;
     const auto has_heaviest = [&](const RankChoice& ranks) {
-      return ranks.context_rank.value_or(context_rank) == context_rank &&
-             std::ranges::binary_search(ranks.data_ranks, of_all.rank);
+      return ranks.context_rank == context_rank &&
+             (ranks.data_ranks.empty() ||
+              std::ranges::binary_search(ranks.data_ranks, of_all.rank));
     };
     while (group > 0 && !has_heaviest(alike_[group].ranks)) --group;
     return group;
+  }
+
+  // Of these any part of a stream is as heavy.
+  bool of_full_rows(const AlikeRanks& group) {
+    return data_.training(spec_, config_, group.ranks).assumes_full_rows;
   }
 
   static void take_larger(const v1::Rehearsal& other, v1::Rehearsal& most) {

@@ -3,10 +3,11 @@
 // computed, and of the model only config.json is read.
 //
 // Rehearsed is the rank with the heaviest microbatch, and where ranks hold different amounts those
-// that may hold more: two steps, an evaluation where the job has one, and with asynchronous saves a
-// step beside a save of which nothing is written yet, which is a bound. The numbers are those of
-// the moment at which most is held. What depends on values in a run is taken to be even: a
-// mixture's experts get the same number of tokens each.
+// that may hold more, as ranks that share a stream do, of which no more than four are: two steps,
+// an evaluation where the job has one, and with asynchronous saves a step beside a save of which
+// nothing is written yet, which is a bound. The numbers are those of the moment at which most is
+// held. What depends on values in a run is taken to be even: a mixture's experts get the same
+// number of tokens each.
 #pragma once
 
 #include "tessera/v1/job.pb.h"

@@ -110,7 +110,7 @@ MicrobatchShape full_rows(const v1::Method& method, int64_t rows, int64_t length
 }
 
 struct Found {
-  int64_t num_tokens = -1;  // nothing
+  int64_t num_tokens = -1;  // nothing; with padding, as num_mismatched
   int64_t num_labels = 0, longest = 0, num_mismatched = 0;
   int64_t epoch = 0, row = 0, place = 0;
   int rank = 0;
@@ -163,7 +163,7 @@ class Search {
       : rows_(rows),
         options_(options),
         has_reference_logps_(spec::method_fields(method).precompute_ref_log_probs),
-        needs_label_rows_(context_size > 1),
+        context_size_(context_size),
         among_(std::move(among)),
         reports_(reports),
         loader_(rows, options) {
@@ -209,6 +209,13 @@ class Search {
   }
 
  private:
+  // Of so many tokens, what a batch has of them: padding weighs as much.
+  int64_t padded(int64_t num_tokens) const {
+    const int64_t multiple = std::max<int64_t>(1, options_.pad_to_multiple_of);
+    const int64_t chunks = context_size_ > 1 ? 2 * context_size_ : 1;
+    return at::round_up(at::round_up(num_tokens, multiple), chunks);
+  }
+
   // Of a microbatch.
   int64_t rows_of_all() const { return std::max<int64_t>(1, loader_.microbatch_rows()); }
 
@@ -221,6 +228,8 @@ class Search {
       found.longest = std::max<int64_t>(found.longest, size.longest);
       found.num_mismatched += size.num_mismatched;
     });
+    found.num_tokens = padded(found.num_tokens);
+    found.num_mismatched = padded(found.num_mismatched);
     return found;
   }
 
@@ -246,7 +255,7 @@ class Search {
     shape.has_values = dataset.has_values();
     shape.has_reference_logps = has_reference_logps_;
     pad(shape, options_.pad_to_multiple_of);
-    if (needs_label_rows_) shape.label_rows = label_rows(dataset, found);
+    if (context_size_ > 1) shape.label_rows = label_rows(dataset, found);
     return shape;
   }
 
@@ -264,7 +273,7 @@ class Search {
   const RowSizes& rows_;
   const LoaderOptions options_;
   const bool has_reference_logps_;
-  const bool needs_label_rows_;
+  const int context_size_;
   std::vector<int> among_;
   const Reports& reports_;
   const Loader loader_;
@@ -309,11 +318,11 @@ std::string key_of_rows(const v1::JobSpec& spec, bool held_out) {
 }
 
 // Also what deals rows to microbatches, in all of the run.
-std::string key_of_microbatches(const v1::JobSpec& spec, bool held_out, const RankChoice& among) {
+std::string key_of_microbatches(const v1::JobSpec& spec, bool held_out,
+                                const std::vector<int>& data_ranks) {
   std::string key = key_of_rows(spec, held_out) + spec.training().SerializeAsString() +
                     spec.parallelism().SerializeAsString();
-  for (const int rank : among.data_ranks) key += ' ' + std::to_string(rank);
-  if (among.context_rank) key += '/' + std::to_string(*among.context_rank);
+  for (const int rank : data_ranks) key += ' ' + std::to_string(rank);
   return key;
 }
 
@@ -385,21 +394,31 @@ const RowSizes* RehearsalData::rows_of(const v1::JobSpec& spec, bool held_out,
 const HeaviestMicrobatches& RehearsalData::training(const v1::JobSpec& spec,
                                                     const ModelConfig& config,
                                                     const RankChoice& among) {
-  const std::string key = key_of_microbatches(spec, /*held_out=*/false, among);
-  if (const auto known = heaviest_.find(key); known != heaviest_.end()) return known->second;
-  HeaviestMicrobatches found = parts_of(search_training(spec, config, among.data_ranks),
-                                        spec.parallelism().cp_size(), among.context_rank);
-  return heaviest_.emplace(key, std::move(found)).first->second;
+  return heaviest(spec, config, among, /*held_out=*/false);
 }
 
 const HeaviestMicrobatches& RehearsalData::held_out(const v1::JobSpec& spec,
                                                     const ModelConfig& config,
                                                     const RankChoice& among) {
-  const std::string key = key_of_microbatches(spec, /*held_out=*/true, among);
-  if (const auto known = heaviest_.find(key); known != heaviest_.end()) return known->second;
-  HeaviestMicrobatches found = parts_of(search_held_out(spec, config, among.data_ranks),
-                                        spec.parallelism().cp_size(), among.context_rank);
-  return heaviest_.emplace(key, std::move(found)).first->second;
+  return heaviest(spec, config, among, /*held_out=*/true);
+}
+
+const HeaviestMicrobatches& RehearsalData::heaviest(const v1::JobSpec& spec,
+                                                    const ModelConfig& config,
+                                                    const RankChoice& among, bool held_out) {
+  const std::string key = key_of_microbatches(spec, held_out, among.data_ranks);
+  auto whole = whole_.find(key);
+  if (whole == whole_.end()) {
+    whole = whole_
+                .emplace(key, held_out ? search_held_out(spec, config, among.data_ranks)
+                                       : search_training(spec, config, among.data_ranks))
+                .first;
+  }
+  const std::pair part(key, among.context_rank);
+  if (const auto known = parts_.find(part); known != parts_.end()) return known->second;
+  return parts_
+      .emplace(part, parts_of(whole->second, spec.parallelism().cp_size(), among.context_rank))
+      .first->second;
 }
 
 HeaviestMicrobatches RehearsalData::search_training(const v1::JobSpec& spec,

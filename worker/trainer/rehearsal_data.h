@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/v1/job.pb.h"
@@ -103,6 +104,8 @@ class RehearsalData {
  private:
   // Null where they cannot be read.
   const RowSizes* rows_of(const v1::JobSpec& spec, bool held_out, const ModelConfig& config);
+  const HeaviestMicrobatches& heaviest(const v1::JobSpec& spec, const ModelConfig& config,
+                                       const RankChoice& among, bool held_out);
   HeaviestMicrobatches search_training(const v1::JobSpec& spec, const ModelConfig& config,
                                        const std::vector<int>& data_ranks);
   HeaviestMicrobatches search_held_out(const v1::JobSpec& spec, const ModelConfig& config,
@@ -111,7 +114,8 @@ class RehearsalData {
   Reports reports_;
   // By what they follow from.
   std::map<std::string, std::unique_ptr<RowSizes>> rows_;
-  std::map<std::string, HeaviestMicrobatches> heaviest_;
+  std::map<std::string, HeaviestMicrobatches> whole_;
+  std::map<std::pair<std::string, std::optional<int>>, HeaviestMicrobatches> parts_;
 };
 
 }  // namespace tessera

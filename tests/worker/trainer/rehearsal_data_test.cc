@@ -97,6 +97,29 @@ TEST_F(HeaviestRows, ArePairs) {
                     heaviest_batch());
 }
 
+// Padded, rows of 10 and of 9 tokens are as long; of the latter more is learnt, though less than of
+// a shorter one.
+TEST_F(HeaviestRows, ArePadded) {
+  std::string lines;
+  for (const auto& [length, num_labels] : {std::pair(10, 2), std::pair(9, 6), std::pair(8, 7)}) {
+    std::vector<int> labels(length, -100);
+    std::fill(labels.end() - num_labels, labels.end(), 1);
+    const nlohmann::json record = {{"input_ids", std::vector<int>(length, 1)}, {"labels", labels}};
+    lines += record.dump() + "\n";
+  }
+  spec_.mutable_data()->set_train(0, folder_.write("tokens.jsonl", lines).string());
+  spec_.mutable_method()->mutable_sft()->set_pad_to_multiple_of(4);
+  spec_.mutable_training()->set_per_device_train_batch_size(1);
+  spec_.mutable_training()->set_max_steps(3);
+  spec_.mutable_parallelism()->set_num_processes(1);
+  spec_.mutable_parallelism()->set_dp_shard_size(1);
+  RehearsalData data;
+  const MicrobatchShape& heaviest = data.training(spec_, config_).steps.front().first;
+  EXPECT_EQ(heaviest.num_tokens, 9);
+  EXPECT_EQ(heaviest.num_labels, 6);
+  EXPECT_EQ(heaviest.cu_seqlens, (std::vector<int64_t>{0, 9, 12}));
+}
+
 TEST_F(HeaviestRows, HaveMismatchedOnes) {
   spec_.mutable_method()->mutable_kto()->set_loss_type("kto");
   RehearsalData data;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "proto/spec/rules.h"
+#include "tests/worker/data/fixtures.h"
 #include "worker/errors.h"
 #include "worker/model/config.h"
 #include "worker/optim/adamw_state.h"
@@ -270,6 +271,44 @@ TEST(Rehearsal, IsOfTheRankThatHoldsMost) {
   const auto most = std::ranges::max_element(small);
   ASSERT_LT(std::ranges::min(small), *most);
   EXPECT_EQ(rehearse_alone(spec).rank(), most - small.begin());
+}
+
+// Rank 0 has the most labels; a document that begins in its first part goes on in rank 1's, which
+// therefore gets keys and values that it holds beside its own.
+TEST(Rehearsal, IsOfTheRankThatSeesMostKeys) {
+  constexpr int kPart = 64;  // tokens of each of the stream's four
+  TemporaryFolder folder;
+  const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
+                                 {"model_type", "llama"},
+                                 {"hidden_size", 64},
+                                 {"intermediate_size", 64},
+                                 {"num_hidden_layers", 2},
+                                 {"num_attention_heads", 4},
+                                 {"num_key_value_heads", 4},
+                                 {"vocab_size", 8},
+                                 {"max_position_embeddings", 512},
+                                 {"rms_norm_eps", 1e-5},
+                                 {"tie_word_embeddings", false},
+                                 {"hidden_act", "silu"}};
+  folder.write("config.json", config.dump());
+  std::string lines;
+  for (const int length : {2 * kPart, kPart / 2, kPart / 2, kPart}) {
+    lines += nlohmann::json{{"input_ids", std::vector<int>(length, 1)}}.dump() + "\n";
+  }
+  v1::JobSpec spec = make_spec("qwen3-32b", 2);
+  spec.mutable_model()->set_path(folder.path().string());
+  spec.mutable_model()->set_tokenizer(fixture("qwen").string());
+  spec.mutable_data()->clear_train();
+  spec.mutable_data()->add_train(folder.write("train.jsonl", lines).string());
+  spec.mutable_data()->set_cache_dir((folder.path() / "cache").string());
+  spec.mutable_training()->set_per_device_train_batch_size(4);
+  spec.mutable_training()->set_train_sampling_strategy("sequential");
+  spec.mutable_parallelism()->set_cp_size(2);
+  spec.mutable_parallelism()->set_dp_shard_size(1);
+  spec.mutable_parallelism()->set_cp_strategy("ring");
+  const v1::Rehearsal rehearsal = rehearse_alone(spec);
+  EXPECT_FALSE(rehearsal.assumes_full_rows());
+  EXPECT_EQ(rehearsal.rank(), 1);
 }
 
 TEST(Rehearsal, ChargesAGpuInWholesOfItsAllocator) {
