@@ -4,18 +4,24 @@ import itertools
 import random
 from dataclasses import dataclass
 
+from methods import METHODS, Method
 from techniques import MESH_WORLDS, MODELS, TECHNIQUES, WORLDS
+
+MESHES = [technique for technique in TECHNIQUES if technique.axis == "mesh"]
+SAMPLE_SIZE = 200
+OTHERS = [technique for technique in TECHNIQUES if technique.axis != "mesh"]
 
 
 @dataclass(frozen=True)
 class Cell:
+    method: Method
     model: str
     world: int
     techniques: tuple  # in the order of TECHNIQUES
 
     def __str__(self):
         names = " + ".join(technique.name for technique in self.techniques)
-        return f"{self.model}, world {self.world}: {names or 'plain'}"
+        return f"{self.method.name}, {self.model}, world {self.world}: {names or 'plain'}"
 
 
 def ordered(techniques):
@@ -27,28 +33,45 @@ def worlds_of(techniques):
     return next((t.worlds for t in techniques if t.worlds != WORLDS), WORLDS)
 
 
-def pairs():
-    """Every technique alone, and every two of different axes, on each model and world size."""
-    alone = [(technique,) for technique in TECHNIQUES]
-    together = [
-        pair for pair in itertools.combinations(TECHNIQUES, 2) if pair[0].axis != pair[1].axis
-    ]
-    return [
-        Cell(model, world, ordered(techniques))
-        for techniques in alone + together
-        for model in MODELS
-        for world in worlds_of(techniques)
-    ]
+def pairs(seed):
+    """Every technique with every method that has it on every mesh, and every two techniques of
+    different axes on one rank and on several; models, and what else is not said, by turns."""
+    source = random.Random(seed)
+
+    def cell(method, techniques, world):
+        return Cell(method, source.choice(MODELS), world, ordered(techniques))
+
+    cells = []
+    for method, technique, mesh in itertools.product(METHODS, [None, *OTHERS], [None, *MESHES]):
+        techniques = [each for each in (technique, mesh) if each]
+        if all(method.takes(each) for each in techniques):
+            worlds = [source.choice(mesh.worlds)] if mesh else WORLDS
+            cells += [cell(method, techniques, world) for world in worlds]
+    for two in itertools.combinations(OTHERS, 2):
+        takers = [method for method in METHODS if all(map(method.takes, two))]
+        if two[0].axis == two[1].axis or not takers:
+            continue
+        mesh = source.choice([None, *MESHES])
+        beside = [mesh] if mesh else []
+        cells.append(cell(source.choice(takers), two, 1))
+        cells.append(cell(source.choice(takers), [*two, *beside], max(worlds_of(beside))))
+    return cells
 
 
 def draw(random_source, wanted=()):
-    """A combination that holds `wanted` and about half of the other axes."""
-    chosen = {technique.axis: technique for technique in wanted}
-    axes = sorted({technique.axis for technique in TECHNIQUES} - chosen.keys())
-    for axis in axes:
-        if random_source.random() < 0.5:
-            chosen[axis] = random_source.choice([t for t in TECHNIQUES if t.axis == axis])
-    return ordered(chosen.values())
+    """(a method, techniques): `wanted`, a method that takes all of them where it names none, and
+    about half of the other axes."""
+    techniques = [part for part in wanted if not isinstance(part, Method)]
+    methods = [part for part in wanted if isinstance(part, Method)] or [
+        method for method in METHODS if all(map(method.takes, techniques))
+    ]
+    method = random_source.choice(methods)
+    chosen = {technique.axis: technique for technique in techniques}
+    for axis in sorted({technique.axis for technique in TECHNIQUES} - chosen.keys()):
+        takes = [t for t in TECHNIQUES if t.axis == axis and method.takes(t)]
+        if takes and random_source.random() < 0.5:
+            chosen[axis] = random_source.choice(takes)
+    return method, ordered(chosen.values())
 
 
 def sample(count, seed):
@@ -56,20 +79,30 @@ def sample(count, seed):
     source = random.Random(seed)
     cells = []
     for _ in range(count):
-        techniques = draw(source)
-        cells.append(Cell(source.choice(MODELS), source.choice(worlds_of(techniques)), techniques))
+        method, techniques = draw(source)
+        worlds = worlds_of(techniques)
+        cells.append(Cell(method, source.choice(MODELS), source.choice(worlds), techniques))
     return cells
 
 
-def cover(seed, tries=40):
-    """Few combinations in which every two techniques of different axes meet once at least, and each
-    meets every model and world size."""
-    source = random.Random(seed)
-    missing = {
+def to_meet():
+    """Every two of what a cell is made of that can be in one cell."""
+    of_techniques = {
         frozenset(pair)
         for pair in itertools.combinations(TECHNIQUES, 2)
-        if pair[0].axis != pair[1].axis
-    } | {frozenset((t, place)) for t in TECHNIQUES for place in MODELS + t.worlds}
+        if pair[0].axis != pair[1].axis and any(all(map(m.takes, pair)) for m in METHODS)
+    }
+    of_methods = {frozenset((m, t)) for m in METHODS for t in TECHNIQUES if m.takes(t)}
+    of_places = {frozenset((t, place)) for t in TECHNIQUES for place in MODELS + t.worlds} | {
+        frozenset((m, place)) for m in METHODS for place in MODELS + WORLDS + MESH_WORLDS
+    }
+    return of_techniques | of_methods | of_places
+
+
+def cover(seed, tries=40):
+    """Few combinations in which every two of technique, method, model and world size meet."""
+    source = random.Random(seed)
+    missing = to_meet()
     cells = []
     while missing:
         # Sets have no order that is the same in the next process.
@@ -84,19 +117,21 @@ def cover(seed, tries=40):
 
 
 def rank_of(pair):
+    known = [*METHODS, *TECHNIQUES]
     return sorted(
-        (TECHNIQUES.index(part), "") if part in TECHNIQUES else (len(TECHNIQUES), str(part))
-        for part in pair
+        (known.index(part), "") if part in known else (len(known), str(part)) for part in pair
     )
 
 
 def candidate(source, pair):
     models = [part for part in pair if part in MODELS]
     worlds = [part for part in pair if part in WORLDS + MESH_WORLDS]
-    techniques = draw(source, [part for part in pair if part not in MODELS + WORLDS + MESH_WORLDS])
+    method, techniques = draw(source, [part for part in pair if part not in models + worlds])
     if worlds and worlds[0] not in worlds_of(techniques):
-        techniques = tuple(t for t in techniques if worlds[0] in t.worlds)
+        mesh = [source.choice(MESHES)] if worlds[0] in MESH_WORLDS else []
+        techniques = ordered([t for t in techniques if t.axis != "mesh"] + mesh)
     return Cell(
+        method,
         models[0] if models else source.choice(MODELS),
         worlds[0] if worlds else source.choice(worlds_of(techniques)),
         techniques,
@@ -104,5 +139,27 @@ def candidate(source, pair):
 
 
 def meetings(cell):
-    parts = (*cell.techniques, cell.model, cell.world)
+    parts = (cell.method, *cell.techniques, cell.model, cell.world)
     return {frozenset(pair) for pair in itertools.combinations(parts, 2)}
+
+
+def refusals():
+    """A cell of each method and technique that do not go together."""
+    return [
+        Cell(method, MODELS[0], 1, (technique,))
+        for method in METHODS
+        for technique in TECHNIQUES
+        if method.refusal(technique)
+    ]
+
+
+def cells_named(name, seed):
+    """cover, pairs or all of them; with what is refused."""
+    return SETS[name](seed) + refusals()
+
+
+SETS = {
+    "cover": cover,
+    "pairs": pairs,
+    "all": lambda seed: pairs(seed) + sample(SAMPLE_SIZE, seed),
+}

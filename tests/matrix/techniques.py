@@ -2,7 +2,8 @@
 
 Of an axis at most one is on. A technique that `defines` changes what is computed (which documents a
 step sees, what is trained, how a state is rounded): the run it is compared with has it, too. All
-others must leave losses, gradients and weights as they are.
+others must leave losses, gradients, metrics and weights as they are. `{method}` in the path of a
+field is the method's name in the job file; a method without that field cannot have the technique.
 """
 
 from dataclasses import dataclass, field
@@ -25,10 +26,19 @@ class Technique:
     name: str
     fields: dict  # of the job file, by path
     defines: bool = False
+    defines_for: tuple = ()  # kinds of methods for which it does
     needs: dict = field(default_factory=dict)  # what both runs must have for it
     # Where rounding turns small differences of order into larger ones.
     tolerance: float = EXACT
     worlds: tuple = WORLDS  # that it is run at
+    # It makes other microbatches: so are means over their tokens, and the largest of their rows.
+    regroups: bool = False
+
+    def fields_of(self, kind):
+        return {path.format(method=kind): value for path, value in self.fields.items()}
+
+    def is_defining(self, kind):
+        return self.defines or kind in self.defines_for
 
 
 def lora(**options):
@@ -57,19 +67,26 @@ ADAPTERS = [
 ]
 
 TECHNIQUES = [
-    Technique("length", "truncation", {"method.sft.max_length": 40}, defines=True),
+    Technique("length", "truncation", {"method.{method}.max_length": 40}, defines=True),
     *(
         Technique(
             "packing",
             f"packing-{strategy}",
-            {"method.sft.packing": True, "method.sft.packing_strategy": strategy},
+            {"method.{method}.packing": True, "method.{method}.packing_strategy": strategy},
             defines=True,
         )
         for strategy in ("bfd", "bfd_split", "wrapped")
     ),
-    Technique("padding-free", "padding-free", {"method.sft.padding_free": True}),
-    Technique("pad", "pad-to-multiple", {"method.sft.pad_to_multiple_of": 16}),
-    Technique("accumulation", "accumulation", {"training.gradient_accumulation_steps": 2}),
+    Technique("padding-free", "padding-free", {"method.{method}.padding_free": True}),
+    Technique("pad", "pad-to-multiple", {"method.{method}.pad_to_multiple_of": 16}),
+    # KTO exchanges the completions of a microbatch, and has means over its desirable rows.
+    Technique(
+        "accumulation",
+        "accumulation",
+        {"training.gradient_accumulation_steps": 2},
+        defines_for=("kto",),
+        regroups=True,
+    ),
     Technique(
         "recompute",
         "recompute-attention",

@@ -24,7 +24,13 @@ def metric(event, name):
     return event.get(name, event.get("metrics", {}).get(name, 0))
 
 
-def run(trainer, spec, world, directory):
+def start_process(command, out, err):
+    """A process that writes to these files."""
+    with out.open("wb") as out, err.open("wb") as err:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+
+
+def run(trainer, spec, world, directory, start=start_process):
     """Trains `spec` (a JobSpec in ProtoJSON) on `world` ranks; returns rank 0's events.
 
     What the ranks read and write stays in `directory`.
@@ -33,15 +39,8 @@ def run(trainer, spec, world, directory):
     ranks = []
     try:
         for path in write_inputs(spec, world, directory, job_id="parity"):
-            with (
-                path.with_suffix(".out").open("wb") as out,
-                path.with_suffix(".err").open("wb") as err,
-            ):
-                ranks.append(
-                    subprocess.Popen(
-                        [trainer, "--input", path], stdin=subprocess.DEVNULL, stdout=out, stderr=err
-                    )
-                )
+            command = [trainer, "--input", path]
+            ranks.append(start(command, path.with_suffix(".out"), path.with_suffix(".err")))
         await_all(ranks, directory)
     finally:
         for process in ranks:
