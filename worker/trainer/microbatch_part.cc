@@ -1,6 +1,7 @@
 #include "worker/trainer/microbatch_part.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace tessera {
 
@@ -23,6 +24,29 @@ MicrobatchShape part_of(const MicrobatchShape& whole, int rank, int size) {
   out.label_rows.clear();
   for (MicrobatchShape& other : out.mismatched) other = part_of(other, rank, size);
   return out;
+}
+
+int64_t most_keys_of_others(const std::vector<int64_t>& cu_seqlens, int size) {
+  StreamPart part{.size = size};
+  part.chunk_tokens = (cu_seqlens.back() + part.num_chunks() - 1) / part.num_chunks();
+  std::vector<int64_t> keys(static_cast<size_t>(size));
+  for (int64_t chunk = 0; chunk + 1 < part.num_chunks(); ++chunk) {
+    // Of a chunk, later ones see what it has of the document that goes on in them.
+    const int64_t begin = chunk * part.chunk_tokens, end = begin + part.chunk_tokens;
+    const auto next = std::ranges::lower_bound(cu_seqlens, end);
+    if (next == cu_seqlens.end() || next == cu_seqlens.begin()) break;
+    const int64_t count = end - std::max(begin, *std::prev(next));
+    const auto has = [&](int rank, int which) { return part.chunk(rank, which) == chunk; };
+    const auto sees = [&](int rank, int which) {
+      const int64_t first = part.chunk(rank, which) * part.chunk_tokens;
+      return first >= end && first < *next;
+    };
+    for (int rank = 0; rank < size; ++rank) {
+      if (has(rank, 0) || has(rank, 1)) continue;
+      if (sees(rank, 0) || sees(rank, 1)) keys[rank] += count;
+    }
+  }
+  return std::ranges::max(keys);
 }
 
 namespace {

@@ -112,6 +112,7 @@ MicrobatchShape full_rows(const v1::Method& method, int64_t rows, int64_t length
 struct Found {
   int64_t num_tokens = -1;  // nothing; with padding, as num_mismatched
   int64_t num_labels = 0, longest = 0, num_mismatched = 0;
+  int64_t keys_of_others = 0;  // where ranks share a stream
   int64_t epoch = 0, row = 0, place = 0;
   int rank = 0;
 };
@@ -123,6 +124,9 @@ constexpr std::array kWeights = {
     +[](const Found& f) { return std::array{f.longest, f.num_tokens, f.num_labels, f.place}; },
     +[](const Found& f) {
       return std::array{f.num_mismatched, f.num_tokens, f.num_labels, f.place};
+    },
+    +[](const Found& f) {
+      return std::array{f.keys_of_others, f.num_tokens, f.num_labels, f.place};
     },
 };
 
@@ -221,7 +225,12 @@ class Search {
 
   Found size_of(int64_t epoch, int64_t row, int rank, int64_t place) const {
     Found found{.num_tokens = 0, .epoch = epoch, .row = row, .place = place, .rank = rank};
+    std::vector<int64_t> cu_seqlens{0};
     loader_.each_row(epoch, row, rank, [&](int64_t index) {
+      if (context_size_ > 1) {
+        for (const int32_t length : rows_.lengths(index))
+          cu_seqlens.push_back(cu_seqlens.back() + length);
+      }
       const RowSize& size = rows_.size_of(index);
       found.num_tokens += size.num_tokens;
       found.num_labels += size.num_labels;
@@ -230,6 +239,10 @@ class Search {
     });
     found.num_tokens = padded(found.num_tokens);
     found.num_mismatched = padded(found.num_mismatched);
+    if (context_size_ > 1) {
+      cu_seqlens.push_back(found.num_tokens);
+      found.keys_of_others = most_keys_of_others(cu_seqlens, context_size_);
+    }
     return found;
   }
 

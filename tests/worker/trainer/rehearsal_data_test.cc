@@ -9,6 +9,7 @@
 
 #include "tests/worker/data/fixtures.h"
 #include "worker/trainer/input.h"
+#include "worker/trainer/microbatch_part.h"
 
 namespace tessera {
 namespace {
@@ -118,6 +119,14 @@ TEST_F(HeaviestRows, ArePadded) {
   EXPECT_EQ(heaviest.num_tokens, 9);
   EXPECT_EQ(heaviest.num_labels, 6);
   EXPECT_EQ(heaviest.cu_seqlens, (std::vector<int64_t>{0, 9, 12}));
+}
+
+TEST(MostKeysOfOthers, AreOfDocumentsThatGoOnInLaterChunks) {
+  // Rank 0 has the first and the last of four chunks, and sees those between.
+  EXPECT_EQ(most_keys_of_others({0, 8}, 2), 4);
+  EXPECT_EQ(most_keys_of_others({0, 2, 4, 6, 8}, 2), 0);
+  EXPECT_EQ(most_keys_of_others({0, 3, 8}, 2), 3);
+  EXPECT_EQ(most_keys_of_others({0, 8}, 1), 0);
 }
 
 TEST_F(HeaviestRows, HaveMismatchedOnes) {
