@@ -126,6 +126,9 @@ constexpr std::array kWeights = {
       return std::array{f.num_mismatched, f.num_tokens, f.num_labels, f.place};
     },
     +[](const Found& f) {
+      return std::array{f.num_tokens + f.num_labels, f.num_labels, f.longest, f.place};
+    },
+    +[](const Found& f) {
       return std::array{f.keys_of_others, f.num_tokens, f.num_labels, f.place};
     },
 };

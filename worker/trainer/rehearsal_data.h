@@ -64,8 +64,8 @@ struct HeavyStep {
 struct HeaviestMicrobatches {
   int rank = 0;  // of the data-parallel ranks, that with the most tokens
   // First those with the most tokens; then, where they are others, those with the most labels,
-  // those with the longest document, with the most mismatched tokens, and with the most keys of
-  // other ranks.
+  // those with the longest document, with the most mismatched tokens, with the most tokens and
+  // labels together, and with the most keys of other ranks.
   std::vector<HeavyStep> steps;
   // Some more of other sizes, those with the most tokens first: where what operators take does not
   // grow with the size alone, one of these may take the most.
