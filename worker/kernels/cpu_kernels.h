@@ -26,6 +26,9 @@ struct Rows {
   T* operator[](int64_t i) const { return data + i * stride; }
 };
 
+// Tokens of a page of cached keys and values (worker/kernels/paged_attention.h).
+inline constexpr int64_t kPageTokens = 16;
+
 // What a row of logits says of its label.
 struct LabelStats {
   float logprob;       // log p(label)
@@ -97,6 +100,14 @@ struct CpuTypedKernels {
   // logits, and gradient [width] = of_divergence times its derivative by the student's (null: not).
   float (*divergence)(T* gradient, const T* student, const T* teacher, double beta,
                       float of_divergence, int64_t width);
+  // The scores of queries for a page of keys [width, kPageTokens]: scores[r][j] is the sum over h
+  // of queries[r][h] * keys[h * kPageTokens + j]. That of a row does not depend on num_rows.
+  void (*page_scores)(Rows<float> scores, Rows<const float> queries, const T* keys,
+                      int64_t num_rows, int64_t width);
+  // Of a page of values [kPageTokens, width], out[r][h] += the sum over j < count of weights[r][j]
+  // * values[j * width + h]; likewise.
+  void (*page_values)(Rows<float> out, Rows<const float> weights, const T* values, int64_t count,
+                      int64_t num_rows, int64_t width);
 };
 
 struct CpuKernels {

@@ -5,6 +5,7 @@
 #include "worker/kernels/vec_attention.h"
 #include "worker/kernels/vec_divergence.h"
 #include "worker/kernels/vec_norm.h"
+#include "worker/kernels/vec_paged.h"
 #include "worker/kernels/vec_pointwise.h"
 #include "worker/kernels/vec_quantized.h"
 #include "worker/kernels/vec_softmax.h"
@@ -17,7 +18,7 @@ constexpr CpuTypedKernels<T> typed_kernels() {
   return {rms_norm<kLanes, T>,       rms_norm_backward<kLanes, T>, rotate<kLanes, T>,
           swiglu<kLanes, T>,         swiglu_backward<kLanes, T>,   label_stats<kLanes, T>,
           logit_gradient<kLanes, T>, dequantize_nf4<kLanes, T>,    dequantize_int8<kLanes, T>,
-          divergence<kLanes, T>};
+          divergence<kLanes, T>,     page_scores<kLanes, T>,       page_values<kLanes, T>};
 }
 
 template <int kLanes>
