@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 
 #include "worker/model/attention.h"
+#include "worker/model/attention_cache.h"
 #include "worker/model/dropout.h"
 #include "worker/model/embed.h"
 #include "worker/model/feed_forward.h"
@@ -124,6 +125,11 @@ class DecoderBlock : public Layer {
     }
     q_TNH = rotate(q_TNH, stream.cos_TH, stream.sin_TH);
     k_TKH = rotate(k_TKH, stream.cos_TH, stream.sin_TH);
+    if (stream.cache != nullptr) {
+      const at::Tensor out_TNH =
+          stream.cache->attend(index_, q_TNH, k_TKH, v_TKH, config_.window(index_));
+      return o_(out_TNH.flatten(1), stream);
+    }
     AttentionOptions options{.window = config_.window(index_), .kept = stream.kept_attention};
     if (stream.training) {
       options.dropout = config_.attention_dropout;

@@ -5,6 +5,8 @@
 #include <ATen/ops/linear.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+
 #include "worker/memory/ledger.h"
 #include "worker/model/block.h"
 #include "worker/model/context.h"
@@ -77,6 +79,36 @@ at::Tensor DecoderModel::forward(const Batch& batch, const ForwardOptions& optio
   for (const auto& layer : layers_) x = layer->forward(x, stream_);
   if (balance_) aux_loss_ = balance_->finish();
   return x;
+}
+
+at::Tensor DecoderModel::extend(const ExtensionTokens& tokens, AttentionCache& cache,
+                                bool adapters) {
+  const c10::NoGradGuard no_grad;
+  const RotaryTables rotary = rotary_tables(config_.rope, config_.head_dim, tokens.positions_T,
+                                            tokens.lengths, embedding_->value.scalar_type());
+  Stream stream{.documents = nullptr, .cos_TH = rotary.cos_TH, .sin_TH = rotary.sin_TH};
+  stream.balance = balance_ ? &*balance_ : nullptr;
+  stream.adapters = adapters;
+  stream.cache = &cache;
+  at::Tensor x = tokens.tokens_T;
+  for (const auto& layer : layers_) x = layer->forward(x, stream);
+  return x;
+}
+
+void DecoderModel::read_logits(
+    const at::Tensor& hidden_SD,
+    const std::function<void(int64_t row, const at::Tensor& logits_CV)>& read) {
+  const c10::NoGradGuard no_grad;
+  const OwnerScope scope(Owner::kHead);
+  const LogitFactors factors = open_head(hidden_SD);
+  // Of one size, or nearly: how a row is rounded may depend on how few rows a product has.
+  const int64_t rows = hidden_SD.size(0), chunks = (rows - 1) / head_chunk_tokens_ + 1;
+  for (int64_t i = 0; i < chunks && rows > 0; ++i) {
+    const int64_t row = i * rows / chunks, count = (i + 1) * rows / chunks - row;
+    read(row,
+         at::linear(factors.hidden_TD.narrow(0, row, count), factors.weight_VD).to(at::kFloat));
+  }
+  head_gate_->close(hidden_SD);
 }
 
 HeadOutput DecoderModel::head(const at::Tensor& hidden_TD, const Batch& batch,

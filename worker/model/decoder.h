@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,14 @@ struct ForwardOptions {
   bool adapters = true;
 };
 
+// Tokens that sequences are extended by while text is generated.
+struct ExtensionTokens {
+  at::Tensor tokens_T;     // int64
+  at::Tensor positions_T;  // int64: in their sequences
+  // What each token's sequence counts as where rotary tables depend on it (rotary_tables).
+  std::vector<int64_t> lengths;
+};
+
 class DecoderModel {
  public:
   // Parameters have names and shapes, and no values yet. `head_chunk_tokens`: see fused_head,
@@ -50,6 +59,13 @@ class DecoderModel {
   // Hidden states [T, D] before the final norm. `batch` must live until backward is done. With
   // experts and an aux_loss_weight it is collective.
   at::Tensor forward(const Batch& batch, const ForwardOptions& options = {});
+  // The same without a graph, of tokens whose sequences have their past in `cache`, which is asked
+  // for each block's attention. T may be 0, for a rank that only takes part in gathering weights.
+  at::Tensor extend(const ExtensionTokens& tokens, AttentionCache& cache, bool adapters = true);
+  // Final norm, then the whole logits of these rows without a graph, some at a time: read(first
+  // row, float32 [C, V]) for at most head_chunk_tokens of them, in order.
+  void read_logits(const at::Tensor& hidden_SD,
+                   const std::function<void(int64_t row, const at::Tensor& logits_CV)>& read);
   // The load-balancing loss of the last forward, over all ranks and not weighted; 0 without
   // experts.
   double aux_loss() const { return aux_loss_; }

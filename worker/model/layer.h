@@ -16,6 +16,7 @@
 
 namespace tessera {
 
+class AttentionCache;
 class RouterBalance;
 struct AttentionOutputs;
 struct Linear;
@@ -81,6 +82,9 @@ struct Stream {
   int64_t mlp_tile_tokens = 0;
   int64_t first_token = 0;  // where such a part begins in the stream
   bool adapters = true;     // whether adapters take part
+  // Where heads find the keys and values of tokens before these, while text is generated; null: the
+  // stream is whole documents. Nothing is differentiated then.
+  AttentionCache* cache = nullptr;
 };
 
 // What a layer that is run again in backward keeps beside its input.

@@ -73,6 +73,29 @@ at::Tensor yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
   return at::Scalar(1.0) / (base * rope.factor) * (1 - kept) + at::Scalar(1.0) / base * kept;
 }
 
+// Tokens [begin, begin + count) of a document of `length`.
+struct Stretch {
+  int64_t begin, count, length;
+};
+
+// Of tokens at such positions. `stretches`: all that are too long for the table of others.
+RotaryTables make_tables(const RopeConfig& rope, int64_t head_dim, const at::Tensor& positions_T,
+                         const std::vector<Stretch>& stretches, at::ScalarType dtype) {
+  const at::Tensor positions_T1 = positions_T.to(at::kFloat).unsqueeze(1);
+  const auto frequencies = [&](int64_t length) {
+    return inverse_frequencies(rope, head_dim, length).to(positions_T1.device()).unsqueeze(0);
+  };
+  at::Tensor angles_TH = positions_T1 * frequencies(/*length=*/0);
+  for (const auto& [begin, count, length] : stretches) {
+    angles_TH.narrow(0, begin, count)
+        .copy_(positions_T1.narrow(0, begin, count) * frequencies(length));
+  }
+  const auto scaled = [&](const at::Tensor& table) {
+    return (rope.attention_factor == 1 ? table : table * rope.attention_factor).to(dtype);
+  };
+  return {scaled(angles_TH.cos()), scaled(angles_TH.sin())};
+}
+
 }  // namespace
 
 at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim, int64_t length) {
@@ -87,23 +110,29 @@ at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim, int64_t
 
 RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim, const Documents& documents,
                            at::ScalarType dtype) {
-  const at::Tensor positions_T1 = documents.positions_T.to(at::kFloat).unsqueeze(1);
-  const auto frequencies = [&](int64_t length) {
-    return inverse_frequencies(rope, head_dim, length).to(positions_T1.device()).unsqueeze(0);
-  };
-  at::Tensor angles_TH = positions_T1 * frequencies(/*length=*/0);
+  std::vector<Stretch> too_long;
   if (rope.type == Type::kDynamic) {
     each_stretch(documents, [&](int64_t s, int64_t begin, int64_t count) {
       const int64_t length = documents.cu_seqlens[s + 1] - documents.cu_seqlens[s];
-      if (length <= rope.max_positions) return;
-      angles_TH.narrow(0, begin, count)
-          .copy_(positions_T1.narrow(0, begin, count) * frequencies(length));
+      if (length > rope.max_positions) too_long.push_back({begin, count, length});
     });
   }
-  const auto scaled = [&](const at::Tensor& table) {
-    return (rope.attention_factor == 1 ? table : table * rope.attention_factor).to(dtype);
-  };
-  return {scaled(angles_TH.cos()), scaled(angles_TH.sin())};
+  return make_tables(rope, head_dim, documents.positions_T, too_long, dtype);
+}
+
+RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim, const at::Tensor& positions_T,
+                           const std::vector<int64_t>& lengths, at::ScalarType dtype) {
+  std::vector<Stretch> too_long;
+  for (int64_t t = 0; rope.type == Type::kDynamic && t < std::ssize(lengths); ++t) {
+    if (lengths[t] <= rope.max_positions) continue;
+    if (!too_long.empty() && too_long.back().length == lengths[t] &&
+        too_long.back().begin + too_long.back().count == t) {
+      ++too_long.back().count;
+    } else {
+      too_long.push_back({t, 1, lengths[t]});
+    }
+  }
+  return make_tables(rope, head_dim, positions_T, too_long, dtype);
 }
 
 }  // namespace tessera

@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "worker/batch.h"
 #include "worker/model/rope_config.h"
 
@@ -21,5 +24,8 @@ struct RotaryTables {
 // neighbours.
 RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim, const Documents& documents,
                            at::ScalarType dtype);
+// Those of tokens at positions_T (int64 [T]), each of a document of lengths[t] tokens.
+RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim, const at::Tensor& positions_T,
+                           const std::vector<int64_t>& lengths, at::ScalarType dtype);
 
 }  // namespace tessera

@@ -53,6 +53,8 @@ struct Recompute : Function<Recompute> {
 // A function of autograd runs backward only where an input needs a gradient, and the parameters are
 // none of its inputs: the stream stands in for them where nothing below it is trained.
 at::Tensor RecomputedLayer::forward(const at::Tensor& x, const Stream& stream) {
+  // Generation has no backward, and its attention is none that a lean forward knows.
+  if (stream.cache != nullptr) return inner_->forward(x, stream);
   at::Tensor input = x;
   if (c10::GradMode::is_enabled() && !x.requires_grad() &&
       std::ranges::any_of(inner_->parameters(), &Parameter::trainable)) {

@@ -180,7 +180,7 @@ void ShardedUnit::gather() {
 }
 
 void ShardedUnit::release() {
-  if (!comes_and_goes() || !full_) return;
+  if (!comes_and_goes() || !full_ || held_) return;
   free_storage(flat_);
   full_ = false;
 }

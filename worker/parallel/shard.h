@@ -88,8 +88,20 @@ class ShardedUnit {
   void start_gather();
   // Blocks until the flat storage is full, starting if need be.
   void gather();
-  // Frees the flat storage (ZeRO-3). The weights must not be needed again before the next gather.
+  // Frees the flat storage (ZeRO-3), unless it is held. The weights must not be needed again before
+  // the next gather.
   void release();
+  // While it is held, the flat storage stays once it is full, whoever releases it: for many uses in
+  // a row that change no weight.
+  void hold() { held_ = true; }
+  void let_go() {
+    held_ = false;
+    release();
+  }
+  // What being full takes beside the shard: 0 where the flat storage never goes.
+  int64_t gathered_bytes() const {
+    return comes_and_goes() ? layout_.numel * static_cast<int64_t>(flat_.element_size()) : 0;
+  }
 
   // A use of the unit is about to run backward: allows for the gradients of its leaves.
   void expect_gradients();
@@ -144,6 +156,7 @@ class ShardedUnit {
   at::Tensor flat_gradient_;
   std::unique_ptr<Work> gathering_;
   bool full_ = false;
+  bool held_ = false;
   bool is_told_ = false;  // that the gradient of this step is there
   std::vector<bool> arrived_;
   std::vector<bool> written_;  // by a sink, to which more may be added
