@@ -1,0 +1,278 @@
+// What a completion is, whatever it was made with.
+#include "worker/generate/engine.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "tests/worker/data/fixtures.h"
+#include "tests/worker/generate/tiny_engine.h"
+#include "worker/errors.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::EngineCase;
+using testing::EngineRank;
+using testing::generate_alone;
+using testing::generate_on_ranks;
+using testing::sampled_requests;
+using testing::tokens_of;
+
+// Requests one at a time, each on an engine of its own.
+std::vector<std::vector<int32_t>> one_by_one(const EngineCase& c,
+                                             const std::vector<GenerationRequest>& requests) {
+  std::vector<std::vector<int32_t>> tokens;
+  for (const GenerationRequest& request : requests) {
+    for (const Completion& completion : generate_alone(c, {request}))
+      tokens.push_back(completion.tokens);
+  }
+  return tokens;
+}
+
+EngineCase tight_case() {
+  EngineCase c;
+  c.options.num_pages = 9;
+  c.options.limits = {.max_pass_tokens = 17, .max_running = 6};
+  return c;
+}
+
+TEST(Engine, ASampleIsTheSameWhateverItWasBatchedWith) {
+  const auto requests = sampled_requests(14);
+  const auto expected = one_by_one({}, requests);
+  EXPECT_EQ(tokens_of(generate_alone({}, requests)), expected);
+  EXPECT_EQ(tokens_of(generate_alone(tight_case(), requests)), expected);
+  for (const WeightMode mode : {WeightMode::kGather, WeightMode::kLayerwise}) {
+    EngineCase c;
+    c.options.weights = mode;
+    EXPECT_EQ(generate_on_ranks(c, requests, 2), expected);
+    EngineCase tight = tight_case();
+    tight.options.weights = mode;
+    EXPECT_EQ(generate_on_ranks(tight, requests, 3), expected);
+  }
+}
+
+TEST(Engine, LengthsAreWhatWasAskedFor) {
+  const auto requests = sampled_requests(14);
+  const auto made = generate_alone(tight_case(), requests);
+  ASSERT_EQ(made.size(), requests.size());
+  for (size_t i = 0; i < made.size(); ++i) {
+    EXPECT_EQ(made[i].request, static_cast<int64_t>(i));
+    EXPECT_EQ(std::ssize(made[i].tokens), requests[i].sampling.max_new_tokens);
+    EXPECT_EQ(made[i].logprobs.size(), made[i].tokens.size());
+    EXPECT_EQ(made[i].sampling_logprobs.size(), made[i].tokens.size());
+    EXPECT_EQ(made[i].finish, FinishReason::kLength);
+  }
+}
+
+TEST(Engine, SamplesOfAPromptAreThoseOfItsSeedsAlone) {
+  const auto groups = sampled_requests(5, 6);
+  std::vector<GenerationRequest> apart;
+  for (const GenerationRequest& group : groups) {
+    for (const uint64_t seed : group.seeds) {
+      apart.push_back(group);
+      apart.back().seeds = {seed};
+    }
+  }
+  const auto expected = tokens_of(generate_alone({}, apart));
+  EXPECT_EQ(tokens_of(generate_alone({}, groups)), expected);
+  EXPECT_EQ(tokens_of(generate_alone(tight_case(), groups)), expected);
+  EngineCase narrow;  // groups of more samples than run at once
+  narrow.options.limits = {.max_pass_tokens = 64, .max_running = 4};
+  EXPECT_EQ(tokens_of(generate_alone(narrow, groups)), expected);
+  EXPECT_NE(expected[0], expected[1]);
+}
+
+TEST(Engine, RunsAPromptOnceForAllItsSamples) {
+  const auto group = make_single_collectives();
+  EngineRank rank({}, *group);
+  GenerationRequest request = sampled_requests(2, 8)[1];
+  request.prompt.resize(30, 3);
+  request.sampling.max_new_tokens = 5;
+  rank.engine->generate({request});
+  // The prompt, and of each sample all tokens but the last.
+  EXPECT_EQ(rank.engine->counts().tokens_run, 30 + 8 * 4);
+  EXPECT_EQ(rank.engine->counts().pages_copied, 7);
+  EXPECT_EQ(rank.engine->counts().passes, 5);
+}
+
+// Log-probabilities of a training forward, of the tokens after the prompt.
+at::Tensor trained_logprobs(DecoderModel& model, const std::vector<int32_t>& prompt,
+                            const std::vector<int32_t>& completion) {
+  std::vector<int64_t> tokens(prompt.begin(), prompt.end());
+  tokens.insert(tokens.end(), completion.begin(), completion.end());
+  const int64_t length = std::ssize(tokens), first = std::ssize(prompt) - 1;
+  Batch batch;
+  batch.tokens_T = at::tensor(tokens, at::kLong);
+  batch.documents.cu_seqlens = {0, length};
+  batch.documents.positions_T = at::arange(length, at::kLong);
+  batch.labels_T = batch.tokens_T.roll(-1);
+  batch.label_rows_L = at::arange(first, length - 1, at::kLong);
+  batch.num_tokens = length;
+  const c10::NoGradGuard no_grad;
+  return model.head(model.forward(batch), batch).logprobs_T.narrow(0, first, length - 1 - first);
+}
+
+struct ModelCase {
+  const char* name;
+  ModelConfig config;
+  const char* dtype = "float32";
+  double tolerance = 1e-5;
+};
+
+std::vector<ModelCase> model_cases() {
+  const ModelConfig plain = testing::tiny_config(false);
+  ModelConfig windows = plain;
+  windows.windows = {0, 5, 17};
+  ModelConfig biases = testing::tiny_config(true);
+  biases.qkv_bias = biases.o_bias = biases.mlp_bias = true;
+  biases.qk_norm = false;
+  return {{"plain", plain},
+          {"windows", windows},
+          {"biases_tied", biases},
+          {"mixture", testing::tiny_mixture()},
+          {"bfloat16", plain, "bfloat16", 5e-2}};
+}
+
+class EngineLogprobs : public ::testing::TestWithParam<ModelCase> {};
+
+TEST_P(EngineLogprobs, AreThoseOfATrainingForward) {
+  at::set_num_threads(1);
+  EngineCase c;
+  c.config = GetParam().config;
+  c.spec.mutable_model()->set_dtype(GetParam().dtype);
+  const auto group = make_single_collectives();
+  EngineRank rank(c, *group);
+  const auto requests = sampled_requests(6, 2);
+  for (const Completion& made : rank.engine->generate(requests)) {
+    rank.engine->fall_asleep(SleepLevel::kDrop);
+    const at::Tensor expected =
+        trained_logprobs(*rank.trainable.model, requests[made.request].prompt, made.tokens);
+    for (int64_t i = 0; i < expected.size(0); ++i)
+      EXPECT_NEAR(made.logprobs[i], expected[i].item<float>(), GetParam().tolerance) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineLogprobs, ::testing::ValuesIn(model_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Engine, TheModelWithoutItsAdaptersIsAnother) {
+  EngineCase c;
+  c.spec.mutable_peft()->set_lora_r(2);
+  spec::fill_defaults(c.spec);
+  const auto requests = sampled_requests(4);
+  const auto adapted = tokens_of(generate_alone(c, requests));
+  c.options.adapters = false;
+  const auto base = tokens_of(generate_alone(c, requests));
+  EXPECT_NE(adapted, base);
+  EXPECT_EQ(base, tokens_of(generate_alone({}, requests)));
+}
+
+TEST(Engine, StopsBehindAStopToken) {
+  GenerationRequest request = sampled_requests(3)[2];
+  request.sampling.max_new_tokens = 40;
+  const Completion whole = generate_alone({}, {request}).front();
+  request.sampling.stop_tokens = {whole.tokens[7]};
+  const Completion made = generate_alone({}, {request}).front();
+  const auto first = std::ranges::find(whole.tokens, whole.tokens[7]);
+  EXPECT_EQ(made.tokens, std::vector<int32_t>(whole.tokens.begin(), first + 1));
+  EXPECT_EQ(made.finish, FinishReason::kStopToken);
+  EXPECT_STREQ(finish_name(made.finish), "stop");
+}
+
+TEST(Engine, StopsWhereTheTextHoldsAStopString) {
+  const Tokenizer tokenizer(fixture("gpt2"));
+  EngineCase c;
+  c.tokenizer = &tokenizer;
+  GenerationRequest request = sampled_requests(3)[2];
+  request.sampling.max_new_tokens = 40;
+  const Completion whole = generate_alone(c, {request}).front();
+  // A text that several tokens make.
+  const std::vector<int32_t> few(whole.tokens.begin(), whole.tokens.begin() + 9);
+  const std::string text = tokenizer.decode(few);
+  ASSERT_GE(text.size(), 4u);
+  request.sampling.stop_strings = {"no such text", text.substr(text.size() - 4)};
+  const Completion made = generate_alone(c, {request}).front();
+  EXPECT_EQ(made.finish, FinishReason::kStopString);
+  EXPECT_THAT(whole.tokens.size(), ::testing::Gt(made.tokens.size()));
+  const std::vector<int32_t> before(made.tokens.begin(), made.tokens.end() - 1);
+  const auto holds = [&](const std::vector<int32_t>& ids) {
+    return tokenizer.decode(ids).find(request.sampling.stop_strings[1]) != std::string::npos;
+  };
+  EXPECT_TRUE(holds(made.tokens));
+  EXPECT_FALSE(holds(before));
+}
+
+TEST(Engine, ACancelledRequestEndsWithWhatItHas) {
+  const auto group = make_single_collectives();
+  EngineRank rank({}, *group);
+  std::vector<GenerationRequest> requests = sampled_requests(2, 2);
+  for (GenerationRequest& request : requests) request.sampling.max_new_tokens = 9;
+  const int64_t first = rank.engine->submit(requests[0]);
+  const int64_t second = rank.engine->submit(requests[1]);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(rank.engine->step());
+  rank.engine->cancel(first);
+  while (rank.engine->step()) {
+  }
+  const auto made = rank.engine->take_finished();
+  ASSERT_EQ(made.size(), 4u);
+  const auto expected = generate_alone({}, requests);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(made[i].request, i < 2 ? first : second);
+    EXPECT_EQ(made[i].finish, i < 2 ? FinishReason::kCancelled : FinishReason::kLength);
+    std::vector<int32_t> want = expected[i].tokens;
+    if (i < 2) want.resize(4);
+    EXPECT_EQ(made[i].tokens, want);
+  }
+  rank.engine->submit(requests[0]);
+  rank.engine->cancel(second + 1);  // before it has begun
+  EXPECT_TRUE(rank.engine->is_idle());
+  EXPECT_EQ(rank.engine->take_finished().size(), 2u);
+}
+
+TEST(Engine, TellsOfEachTokenAsItIsMade) {
+  EngineCase c;
+  std::map<std::pair<int64_t, int64_t>, std::vector<int32_t>> told;
+  c.options.on_token = [&](const GeneratedToken& made) {
+    told[{made.request, made.sample}].push_back(made.sampled.token);
+  };
+  for (const Completion& made : generate_alone(c, sampled_requests(3, 2)))
+    EXPECT_EQ((told[{made.request, made.sample}]), made.tokens);
+}
+
+std::string refusal(const GenerationRequest& request) {
+  const auto group = make_single_collectives();
+  EngineRank rank(tight_case(), *group);
+  try {
+    rank.engine->submit(request);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Engine, RefusesWhatItCannotServe) {
+  const GenerationRequest good{.prompt = {1, 2}};
+  GenerationRequest bad = good;
+  bad.sampling.max_new_tokens = 9 * 16 - 1;
+  EXPECT_EQ(refusal(bad),
+            "generation.max_new_tokens is 143 after a prompt of 2 tokens, must fit a cache of 144 "
+            "tokens");
+  bad.sampling.max_new_tokens = 9 * 16 - 2;
+  EXPECT_EQ(refusal(bad), "");
+  EXPECT_NE(refusal({.prompt = {}}), "");
+  EXPECT_NE(refusal({.prompt = {37}, .sampling = bad.sampling}), "");
+  EXPECT_NE(refusal({.prompt = {-1}, .sampling = bad.sampling}), "");
+  bad.sampling.stop_strings = {"x"};
+  EXPECT_NE(refusal(bad), "");  // no tokenizer
+  bad = {.prompt = {1}, .sampling = {.max_new_tokens = 3}, .seeds = {}};
+  EXPECT_NE(refusal(bad), "");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,146 @@
+// Generates completions with the weights of a model that trains.
+//
+// Keys and values lie in pages that the samples of a prompt share; sequences come and go between
+// passes (continuous batching, worker/generate/scheduler.h). Each pass runs the model's own blocks
+// on the tokens of all its sequences as one flat stream: projections, adapters, experts and
+// quantized matrices are those of training, only attention looks into the pages. Logits are made
+// for sampled tokens alone.
+//
+// What a sample depends on: its prompt, its parameters, its seed, and the weights. Attention,
+// norms, sampling and random numbers do not depend on the batch to the bit (with CPU kernels).
+// Matrix products may: BLAS sums in another order for a few rows. MKL and oneDNN, on one thread,
+// were found to give a row the same bits in any product of 16 rows or more, whence min_rows. What
+// remains is a mixture's experts, of which each has as many rows as chose it, several threads, and
+// other BLAS: there another batch mix gives log-probabilities within rounding (1e-5 in float32),
+// and the same tokens but where a choice hung on the last bits (sampler.h says when). The same
+// requests in the same order give the same bits everywhere.
+//
+// Not thread safe. Calls that say so are collective over the group that the weights are sharded
+// over: made by all its ranks in the same order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "worker/data/tokenizer.h"
+#include "worker/generate/kv_cache.h"
+#include "worker/generate/page_pool.h"
+#include "worker/generate/request.h"
+#include "worker/generate/sampler.h"
+#include "worker/generate/scheduler.h"
+#include "worker/generate/weights.h"
+#include "worker/model/decoder.h"
+#include "worker/parallel/collectives.h"
+
+namespace tessera {
+
+enum class SleepLevel : uint8_t {
+  kOffload = 1,  // pages of unfinished sequences go to host memory
+  kDrop = 2,     // pages are lost: unfinished sequences run again from their first token
+};
+
+// The engine went to sleep, or woke.
+struct EngineTransition {
+  bool is_wake = false;
+  SleepLevel level = SleepLevel::kDrop;
+  int64_t kv_cache_bytes = 0;  // of the cache, freed or allocated
+  int64_t weight_bytes = 0;    // of gathered weights, freed or allocated
+  int64_t host_bytes = 0;      // that went to host memory, or came back
+  double seconds = 0;
+};
+
+// A token of a completion, as it is made.
+struct GeneratedToken {
+  int64_t request = 0, sample = 0;
+  SampledToken sampled;
+};
+
+struct EngineOptions {
+  int64_t num_pages = 0;  // of the cache; see kv_page_bytes() and pages_for()
+  ScheduleLimits limits;
+  WeightMode weights = WeightMode::kGather;
+  // Matrix products have so many rows at least; rows that nobody needs are added. 1: none are,
+  // which is quicker while few sequences run.
+  int64_t min_rows = 16;
+  bool adapters = true;  // else the model is served without them
+  std::function<void(const EngineTransition&)> on_transition = [](const EngineTransition&) {};
+  std::function<void(const GeneratedToken&)> on_token = [](const GeneratedToken&) {};
+};
+
+// Counts since the engine was made.
+struct EngineCounts {
+  int64_t passes = 0;
+  int64_t tokens_run = 0;      // through the model, of prompts and completions
+  int64_t tokens_sampled = 0;  // of completions
+  int64_t preemptions = 0;
+  int64_t pages_copied = 0;
+};
+
+class Engine {
+ public:
+  struct Parts {
+    DecoderModel& model;
+    std::vector<ShardedUnit*> units;       // of the model
+    Collectives& group;                    // that they are sharded over
+    const Tokenizer* tokenizer = nullptr;  // needed for stop strings alone
+  };
+  // All parts must outlive it. It sleeps, and holds no memory.
+  Engine(const Parts& parts, const EngineOptions& options);
+  ~Engine();
+
+  // Takes a request and returns its number. Throws UserError where a parameter is out of bounds, a
+  // token is not of the vocabulary, or prompt and completion do not fit the cache.
+  int64_t submit(GenerationRequest request);
+  // Its unfinished samples end with what they have, as FinishReason::kCancelled.
+  void cancel(int64_t request);
+  // One pass; wakes the engine where it sleeps. Returns whether there was anything to do: with
+  // kLayerwise on any rank of the group, and then it is collective. With kGather waking is.
+  bool step();
+  // What was finished since the last call, by request and sample.
+  std::vector<Completion> take_finished();
+
+  // Submits the requests and steps until all are finished. Returns the completions in their order,
+  // those of a request by sample. Collective, also where a rank has no requests.
+  std::vector<Completion> generate(const std::vector<GenerationRequest>& requests);
+
+  bool is_awake() const { return is_awake_; }
+  void wake();  // collective with kGather; nothing where it is awake
+  // Weights may be changed until it wakes. What unfinished sequences have in the cache is then of
+  // the weights as they were.
+  void fall_asleep(SleepLevel level);
+
+  // Nothing runs, and nothing waits on this rank.
+  bool is_idle() const { return scheduler_.is_idle(); }
+  const EngineCounts& counts() const { return counts_; }
+  int64_t kv_cache_bytes() const { return cache_.bytes(); }
+
+ private:
+  void add_sequences(const std::shared_ptr<RequestState>& state);
+  bool any_rank_has_work();
+  void run_pass(const Pass& pass);
+  at::Tensor run_model(const Pass& pass);
+  std::vector<std::vector<SampledToken>> sample(const Pass& pass, const at::Tensor& hidden_TD);
+  void take_samples(Sequence& sequence, const std::vector<SampledToken>& sampled);
+  void append(Sequence& sequence, const SampledToken& sampled);
+  void finish(const Sequence& sequence, FinishReason reason);
+
+  Parts parts_;
+  EngineOptions options_;
+  at::Device device_;
+  at::ScalarType dtype_;
+  PagePool pool_;
+  KvCache cache_;
+  SequenceScheduler scheduler_;
+  GenerationWeights weights_;
+  bool is_awake_ = false;
+  SleepLevel slept_ = SleepLevel::kDrop;
+  int64_t host_bytes_ = 0;  // of pages, while it sleeps
+  int64_t next_request_ = 0;
+  int64_t next_sequence_ = 0;
+  std::vector<Completion> finished_;
+  EngineCounts counts_;
+};
+
+}  // namespace tessera
