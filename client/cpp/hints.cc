@@ -71,7 +71,8 @@ constexpr ForeignName kForeignNames[] = {
     {"per_gpu_train_batch_size", "use training.per_device_train_batch_size"},
     {"push_to_hub", "results stay on this machine; remove it"},
     {"remove_unused_columns", "only the columns of the format are read; remove it"},
-    {"reward", "it is not built yet"},
+    {"reward", "use method.reward"},
+    {"reward_functions", "use reward_funcs"},
     {"run_name", "use name, at the top of the file"},
     {"save_safetensors", "weights are always safetensors; remove it"},
     {"steps", "use training.max_steps"},
@@ -89,8 +90,6 @@ constexpr ForeignName kForeignNames[] = {
     {"warmup_ratio", "use training.warmup_steps with a value below 1"},
     {"zero_stage", "use memory.sharding: zero1, zero2 or zero3"},
 };
-
-constexpr std::string_view kPlannedMethods[] = {"grpo", "rloo", "online_dpo", "ppo"};
 
 // Paths of the sections of a job file that have a field called `name`.
 void find_sections(const Descriptor& message, const std::string& path, const std::string& name,
@@ -147,9 +146,6 @@ std::string explain_unknown_field(const Descriptor& message, const std::string& 
                                   const std::string& name) {
   const std::string shown = name.size() <= kMaxName ? name : name.substr(0, kMaxName) + "...";
   const std::string full = path.empty() ? shown : absl::StrCat(path, ".", shown);
-  if (path == "method" && std::ranges::find(kPlannedMethods, name) != std::end(kPlannedMethods)) {
-    return absl::StrCat(full, " is not built yet; the methods are: ", list_fields(message));
-  }
   std::vector<std::string> sections;
   find_sections(*v1::JobSpec::descriptor(), "", name, sections);
   if (!sections.empty()) {

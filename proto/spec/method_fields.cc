@@ -7,9 +7,11 @@ template <typename Message>
 MethodFields fields_of(const char* method, const Message& message) {
   MethodFields fields;
   fields.method = method;
-  fields.max_length = message.max_length();
   fields.pad_to_multiple_of = message.pad_to_multiple_of();
-  fields.chat_template_path = message.chat_template_path();
+  if constexpr (requires { message.max_length(); }) fields.max_length = message.max_length();
+  if constexpr (requires { message.chat_template_path(); }) {
+    fields.chat_template_path = message.chat_template_path();
+  }
   if constexpr (requires { message.eos_token(); }) {
     fields.has_eos_field = true;
     fields.eos_token = message.eos_token();
@@ -40,6 +42,14 @@ MethodFields method_fields(const v1::Method& method) {
       return fields_of("method.reward", method.reward());
     case v1::Method::kGkd:
       return fields_of("method.gkd", method.gkd());
+    case v1::Method::kGrpo:
+      return fields_of("method.grpo", method.grpo());
+    case v1::Method::kRloo:
+      return fields_of("method.rloo", method.rloo());
+    case v1::Method::kOnlineDpo:
+      return fields_of("method.online_dpo", method.online_dpo());
+    case v1::Method::kPpo:
+      return fields_of("method.ppo", method.ppo());
     case v1::Method::kSft:
     case v1::Method::KIND_NOT_SET:
       break;

@@ -32,6 +32,45 @@ constexpr std::array kReward{MethodMetric{"min_reward"}, MethodMetric{"mean_rewa
                              MethodMetric{"max_reward"}, MethodMetric{"accuracy"},
                              MethodMetric{"margin"}};
 
+// What of these a job has depends on its loss_type and beta.
+constexpr std::array kGrpo{MethodMetric{"entropy"},
+                           MethodMetric{"kl", /*may_lack=*/true},
+                           MethodMetric{"clip_ratio/low_mean", /*may_lack=*/true},
+                           MethodMetric{"clip_ratio/low_min", /*may_lack=*/true},
+                           MethodMetric{"clip_ratio/high_mean", /*may_lack=*/true},
+                           MethodMetric{"clip_ratio/high_max", /*may_lack=*/true},
+                           MethodMetric{"clip_ratio/region_mean", /*may_lack=*/true},
+                           MethodMetric{"cispo_clip_ratio", /*may_lack=*/true},
+                           MethodMetric{"vespo/phi_seq_mean", /*may_lack=*/true}};
+
+constexpr std::array kRloo{MethodMetric{"entropy"},
+                           MethodMetric{"clip_ratio/low_mean"},
+                           MethodMetric{"clip_ratio/low_min"},
+                           MethodMetric{"clip_ratio/high_mean"},
+                           MethodMetric{"clip_ratio/high_max"},
+                           MethodMetric{"clip_ratio/region_mean"}};
+
+constexpr std::array kOnlineDpo{MethodMetric{"objective/kl"},
+                                MethodMetric{"objective/entropy"},
+                                MethodMetric{"objective/non_score_reward"},
+                                MethodMetric{"objective/rlhf_reward"},
+                                MethodMetric{"rewards/chosen"},
+                                MethodMetric{"rewards/rejected"},
+                                MethodMetric{"rewards/accuracies"},
+                                MethodMetric{"rewards/margins"},
+                                MethodMetric{"logps/chosen"},
+                                MethodMetric{"logps/rejected"},
+                                MethodMetric{"beta"}};
+
+// Those of the policy and those of the value model are measured one after the other.
+constexpr std::array kPpo{MethodMetric{"loss/policy_avg", /*may_lack=*/true},
+                          MethodMetric{"policy/approxkl_avg", /*may_lack=*/true},
+                          MethodMetric{"policy/clipfrac_avg", /*may_lack=*/true},
+                          MethodMetric{"policy/entropy_avg", /*may_lack=*/true},
+                          MethodMetric{"val/ratio", /*may_lack=*/true},
+                          MethodMetric{"loss/value_avg", /*may_lack=*/true},
+                          MethodMetric{"val/clipfrac_avg", /*may_lack=*/true}};
+
 }  // namespace
 
 std::span<const MethodMetric> metrics_of(const v1::Method& method) {
@@ -44,6 +83,14 @@ std::span<const MethodMetric> metrics_of(const v1::Method& method) {
       return kKto;
     case v1::Method::kReward:
       return kReward;
+    case v1::Method::kGrpo:
+      return kGrpo;
+    case v1::Method::kRloo:
+      return kRloo;
+    case v1::Method::kOnlineDpo:
+      return kOnlineDpo;
+    case v1::Method::kPpo:
+      return kPpo;
     default:
       return {};
   }

@@ -94,11 +94,13 @@ void check_kto(const v1::JobSpec& spec, Violations& out) {
   }
 }
 
-void check_gkd(const v1::Gkd& gkd, Violations& out) {
-  if (gkd.lmbda() > 0) {
-    out.push_back({"method.gkd.lmbda", absl::StrCat("method.gkd.lmbda is ", gkd.lmbda(),
-                                                    ": completions of the student's are not "
-                                                    "built yet, must be 0")});
+void check_gkd(const v1::Gkd& gkd, bool has_rollouts, Violations& out) {
+  if (gkd.lmbda() != (has_rollouts ? 1 : 0) && gkd.has_lmbda()) {
+    out.push_back({"method.gkd.lmbda",
+                   absl::StrCat("method.gkd.lmbda is ", gkd.lmbda(), ", must be ",
+                                has_rollouts ? "1 with data.rollouts"
+                                             : "0 without data.rollouts: completions of the "
+                                               "student's are not made yet")});
   }
   if (gkd.seq_kd()) {
     out.push_back({"method.gkd.seq_kd",
@@ -131,9 +133,13 @@ void check_method_relations(const v1::JobSpec& spec, Violations& out) {
       check_reference(spec, method.kto(), out);
       break;
     case v1::Method::kGkd:
-      check_gkd(method.gkd(), out);
+      check_gkd(method.gkd(), !spec.data().rollouts().empty(), out);
       break;
     case v1::Method::kReward:
+    case v1::Method::kGrpo:
+    case v1::Method::kRloo:
+    case v1::Method::kOnlineDpo:
+    case v1::Method::kPpo:
       break;
     case v1::Method::kSft:
     case v1::Method::KIND_NOT_SET:

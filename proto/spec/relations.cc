@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "proto/spec/bytes.h"
 #include "proto/spec/method_relations.h"
+#include "proto/spec/online_relations.h"
+#include "proto/spec/reward_relations.h"
 #include "proto/spec/training_relations.h"
 
 namespace tessera::spec {
@@ -25,10 +27,9 @@ void check_name(const v1::JobSpec& spec, Violations& out) {
 
 void check_method(const v1::Method& method, Violations& out) {
   if (method.kind_case() == v1::Method::KIND_NOT_SET) {
-    out.push_back(
-        {"method",
-         "method is empty, must hold exactly one training method: sft, dpo, kto, reward or "
-         "gkd"});
+    out.push_back({"method",
+                   "method is empty, must hold exactly one training method: sft, dpo, kto, reward, "
+                   "gkd, grpo, rloo, online_dpo or ppo"});
     return;
   }
   const v1::Sft& sft = method.sft();
@@ -40,7 +41,7 @@ void check_method(const v1::Method& method, Violations& out) {
 }
 
 void check_data(const v1::Data& data, Violations& out) {
-  if (data.train().empty() && data.mixture().empty()) {
+  if (data.train().empty() && data.mixture().empty() && data.rollouts().empty()) {
     out.push_back({"data.train", "data.train is missing"});
   }
   if (!data.train().empty() && !data.mixture().empty()) {
@@ -124,16 +125,35 @@ void fill_mesh(v1::Parallelism& mesh) {
 void fill_learning_rate(v1::JobSpec& spec) {
   if (spec.training().has_learning_rate()) return;
   const v1::Method& method = spec.method();
-  const bool follows_preferences = method.has_dpo() || method.has_kto();
-  spec.mutable_training()->set_learning_rate(method.has_reward()   ? 1e-4
-                                             : follows_preferences ? 1e-6
-                                                                   : 2e-5);
+  const auto rate = [&] {
+    switch (method.kind_case()) {
+      case v1::Method::kDpo:
+      case v1::Method::kKto:
+      case v1::Method::kGrpo:
+      case v1::Method::kRloo:
+        return 1e-6;
+      case v1::Method::kReward:
+        return 1e-4;
+      case v1::Method::kOnlineDpo:
+        return 5e-7;
+      case v1::Method::kPpo:
+        return 3e-6;
+      case v1::Method::kSft:
+      case v1::Method::kGkd:
+      case v1::Method::KIND_NOT_SET:
+        break;
+    }
+    return 2e-5;
+  };
+  spec.mutable_training()->set_learning_rate(rate());
 }
 
 void validate_relations(const v1::JobSpec& spec, Violations& out) {
   check_name(spec, out);
   if (spec.has_method()) check_method(spec.method(), out);
   check_method_relations(spec, out);
+  check_online_relations(spec, out);
+  check_reward_relations(spec, out);
   if (spec.has_data()) check_data(spec.data(), out);
   if (spec.has_training()) check_training(spec, out);
   if (spec.has_parallelism()) check_mesh(spec.parallelism(), out);

@@ -147,8 +147,6 @@ const BadFile kBadFiles[] = {
      "remove it"},
     {"Peft", edited("parallelism: {", "use_peft: true\nparallelism: {"),
      "job.yaml:14:1: use_peft is not a field: use a section peft"},
-    {"PlannedMethod", edited("sft: {", "grpo: {"),
-     "job.yaml:3:3: method.grpo is not built yet; the methods are: sft, dpo, kto, reward, gkd"},
     {"WrongInteger", edited("200", "many"),
      "job.yaml:9:14: training.max_steps is many, must be a whole number"},
     {"QuotedInteger", edited("200", "\"200\""),
@@ -198,8 +196,8 @@ const BadFile kBadFiles[] = {
      edited("train: ../corpus.jsonl", "mixture: [{path: a}, {path: b, weight: 0}]"),
      "job.yaml:6:34: data.mixture[1].weight is 0, must be above 0"},
     {"NoMethod", edited("sft: { max_length: 512, packing: true, packing_strategy: bfd }", ""),
-     "job.yaml:2:1: method is empty, must hold exactly one training method: sft, dpo, kto, reward "
-     "or gkd"},
+     "job.yaml:2:1: method is empty, must hold exactly one training method: sft, dpo, kto, "
+     "reward, gkd, grpo, rloo, online_dpo or ppo"},
     {"Mesh", edited("num_processes: 2", "num_processes: 4, dp_shard_size: 3"),
      "job.yaml:14:16: parallelism.num_processes is 4, must be dp_replicate_size * dp_shard_size * "
      "cp_size = 1 * 3 * 1 = 3"},
@@ -209,7 +207,7 @@ const BadFile kBadFiles[] = {
     {"OnlyComments", "# nothing\n", "job.yaml: the file is empty"},
     {"NotASection", "just text",
      "job.yaml:1:1: the file is just text, must be a section with fields: name, method, model, "
-     "data, training, memory, parallelism, resources, peft"},
+     "data, training, memory, parallelism, resources, peft, reward_funcs, generation"},
     {"TwoDocuments", "name: a\n---\nname: b\n", "job.yaml:3:1: the file must hold one document"},
     {"Alias", "name: &a x\nmodel: *a\n",
      "job.yaml:1:7: anchors and aliases are not allowed in a job file"},

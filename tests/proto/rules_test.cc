@@ -174,7 +174,8 @@ const BadField kBadFields[] = {
      [](auto& s) { s.mutable_resources()->mutable_hang_timeout()->set_seconds(1LL << 60); },
      "resources.hang_timeout is out of range, must be a duration, as in \"600s\""},
     {"NoMethod", [](auto& s) { s.mutable_method()->clear_kind(); },
-     "method is empty, must hold exactly one training method: sft, dpo, kto, reward or gkd"},
+     "method is empty, must hold exactly one training method: sft, dpo, kto, reward, "
+     "gkd, grpo, rloo, online_dpo or ppo"},
     {"PackingWithoutLength",
      [](auto& s) {
        s.mutable_method()->mutable_sft()->set_packing(true);
