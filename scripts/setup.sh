@@ -16,7 +16,7 @@ readonly APT_PACKAGES=(
   libcli11-dev libcpp-httplib-dev libspdlog-dev libsqlite3-dev libsqlitecpp-dev
   libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev
   libgloo-dev libpcre2-dev libsimdjson-dev libutf8proc-dev libxxhash-dev
-  libbenchmark-dev libgmock-dev libgtest-dev librapidcheck-dev
+  json-schema-test-suite libbenchmark-dev libgmock-dev libgtest-dev librapidcheck-dev
 )
 
 readonly VENV=.venv

@@ -13,15 +13,25 @@ _GRPC = ("<grpc", "<grpcpp/")
 _LAYERS = [
     {"batch.h", "errors.h", "no_cuda.h"},
     {"data", "kernels", "memory", "model", "parallel"},
-    {"checkpoint", "generate", "objectives", "optim", "planner"},
+    {"checkpoint", "generate", "objectives", "optim", "planner", "rewards"},
     {"inspect", "trainer"},
 ]
+# Programs of their own, which speak gRPC and link no LibTorch.
+_WITH_GRPC = ("worker/agent/", "worker/reward_calls/")
+_OF_PROGRAMS = tuple('"' + folder for folder in _WITH_GRPC)
 _LAYER_OF = {folder: layer for layer, folders in enumerate(_LAYERS) for folder in folders}
 
 # (files under, includes that begin with, why not). Quoted includes begin with '"', others with '<'.
 _FORBIDDEN_INCLUDES = [
     (
-        ("server/", "client/", "worker/agent/", "proto/"),
+        (
+            "server/",
+            "client/",
+            "worker/agent/",
+            "worker/reward_calls/",
+            "worker/rewards/",
+            "proto/",
+        ),
         _TORCH,
         "the control plane links no LibTorch",
     ),
@@ -73,7 +83,7 @@ def check_includes(tree: Tree) -> Iterator[Finding]:
 
 
 def _is_engine(path: str) -> bool:
-    return path.startswith("worker/") and not path.startswith("worker/agent/")
+    return path.startswith("worker/") and not path.startswith(_WITH_GRPC)
 
 
 def check_engine_layers(tree: Tree) -> Iterator[Finding]:
@@ -82,7 +92,7 @@ def check_engine_layers(tree: Tree) -> Iterator[Finding]:
     for path in filter(_is_engine, tree.matching(*CXX)):
         own = _folder(path)
         for line, included in includes(tree, path):
-            if included.startswith((*_GRPC, '"server/', '"client/', '"worker/agent/')):
+            if included.startswith((*_GRPC, '"server/', '"client/', *_OF_PROGRAMS)):
                 yield Finding(
                     path, line, "layer", f"{included[1:]}: the engine knows no gRPC and no service"
                 )
