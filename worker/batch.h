@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,6 +17,39 @@ namespace tessera {
 inline constexpr int64_t kIgnoredLabel = -100;
 
 class ContextExchange;  // worker/model/context.h
+
+// What is known of completions that are trained on by how good they are. Tensors are float32; those
+// of L are of the labels, as Batch::label_rows_L, and those of S of the sequences. Undefined: the
+// method needs none.
+struct CompletionTargets {
+  at::Tensor advantages_S;          // how much better than others
+  at::Tensor advantages_L;          // the same of tokens, where those of a completion differ
+  at::Tensor old_logprobs_L;        // of the policy, before it was trained on them
+  at::Tensor reference_logprobs_L;  // of the reference
+  // Of what they were sampled with; where that is not known, those of old_logprobs_L.
+  at::Tensor sampling_logprobs_L;
+  at::Tensor weights_L;  // what losses count, for the difference between these two
+  // Of a value model: what it said before it was trained on them, and what it should have said, at
+  // each label and at the last token of each sequence.
+  at::Tensor values_L, returns_L, end_values_S, end_returns_S;
+  at::Tensor end_counts_S;            // 1 where that last one counts, else 0
+  int64_t num_values = 0;             // that count in the microbatch, over all ranks
+  int64_t num_generation_labels = 0;  // of all completions that were made at once
+  int64_t longest_labels = 0;         // of the longest one of these
+  int64_t most_labels = 0;            // that any data-parallel rank has of the microbatch
+
+  static constexpr std::array kTensors = {&CompletionTargets::advantages_S,
+                                          &CompletionTargets::advantages_L,
+                                          &CompletionTargets::old_logprobs_L,
+                                          &CompletionTargets::reference_logprobs_L,
+                                          &CompletionTargets::sampling_logprobs_L,
+                                          &CompletionTargets::weights_L,
+                                          &CompletionTargets::values_L,
+                                          &CompletionTargets::returns_L,
+                                          &CompletionTargets::end_values_S,
+                                          &CompletionTargets::end_returns_S,
+                                          &CompletionTargets::end_counts_S};
+};
 
 // How the ranks that share a stream attend to each other's tokens.
 enum class ContextStrategy : uint8_t {
@@ -93,6 +127,10 @@ struct Batch {
   // Of models that score documents: the token of the (whole) stream at which each of the sequences
   // is scored. Empty: each one's last.
   std::vector<int64_t> scored_tokens;
+  // int64 [L], on the CPU: of rollouts, the number of each label among those of all completions
+  // that were made at once; else undefined.
+  at::Tensor label_numbers_L;
+  std::optional<CompletionTargets> completions;  // of methods that have such targets
 };
 
 // The batch with its tensors on `device`.
@@ -103,6 +141,12 @@ inline Batch to_device(Batch batch, at::Device device) {
         &batch.documents.positions_T, &batch.completion_tokens_S, &batch.values_S,
         &batch.reference_logps_S}) {
     if (tensor->defined()) *tensor = tensor->to(device);
+  }
+  if (batch.completions) {
+    for (const auto tensor : CompletionTargets::kTensors) {
+      at::Tensor& values = (*batch.completions).*tensor;
+      if (values.defined()) values = values.to(device);
+    }
   }
   if (batch.mismatched != nullptr) {
     batch.mismatched = std::make_shared<const Batch>(to_device(*batch.mismatched, device));

@@ -9,7 +9,9 @@
 #include "worker/data/content_hash.h"
 #include "worker/data/data_files.h"
 #include "worker/data/encode_records.h"
+#include "worker/data/live_rollouts.h"
 #include "worker/data/packed_dataset.h"
+#include "worker/data/recorded_rollouts.h"
 #include "worker/data/token_cache.h"
 #include "worker/data/tokenizer.h"
 #include "worker/errors.h"
@@ -40,6 +42,15 @@ std::vector<uint32_t> order_of(std::span<const int64_t> sizes, const DatasetOpti
   return interleave(sources, options.stopping, options.mixture_seed);
 }
 
+std::vector<DocumentLength> rollout_lengths(const Rollouts& read) {
+  std::vector<DocumentLength> lengths;
+  for (const Rollout& rollout : read.rollouts) {
+    const auto prompt = static_cast<int32_t>(rollout.prompt.size());
+    lengths.push_back({prompt + static_cast<int32_t>(rollout.completion.size()), prompt});
+  }
+  return lengths;
+}
+
 DocumentLength length_of(const ExampleDocument& document) {
   const auto counts = [](uint8_t mask) { return mask != 0; };
   const auto& mask = document.loss_mask;
@@ -48,7 +59,9 @@ DocumentLength length_of(const ExampleDocument& document) {
 }
 
 RowPlanOptions plan_options(const DatasetOptions& options) {
-  return {.max_length = options.max_length,
+  // What a prompt loses depends on its completion.
+  const bool is_prompt = options.examples.kind == RecordKind::kPrompt;
+  return {.max_length = is_prompt ? 0 : options.max_length,
           .packing = options.packing,
           .truncation = truncation_of(options),
           .row_is_record = options.examples.kind != RecordKind::kKto};
@@ -251,11 +264,15 @@ Truncation truncation_of(const DatasetOptions& options) {
       return {.keep_end = false, .left_out = LeftOut::kLonger};
     case RecordKind::kGkd:
       return {.keep_end = true, .left_out = LeftOut::kPromptCutOff};
+    case RecordKind::kPrompt:
+      return {.keep_end = true, .left_out = LeftOut::kNone};
   }
   throw std::logic_error("no such kind of record");
 }
 
-std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options) {
+namespace {
+
+std::unique_ptr<PackedDataset> load_documents(const DatasetOptions& options) {
   const Tokenizer tokenizer(options.examples.tokenizer);
   std::optional<TokenCache> cache;
   if (options.max_documents == 0 && !options.cache.directory.empty()) {
@@ -281,7 +298,21 @@ std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options) {
   });
 }
 
+}  // namespace
+
+std::unique_ptr<LiveRollouts> load_prompts(const DatasetOptions& options) {
+  return std::make_unique<LiveRollouts>(options, load_documents(options));
+}
+
+std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options) {
+  if (!options.rollouts) return load_documents(options);
+  if (options.rollouts->is_live) return load_prompts(options);
+  return std::make_unique<RecordedRollouts>(options, read_rollouts(options));
+}
+
 std::vector<DocumentLength> load_lengths(const DatasetOptions& options) {
+  if (options.rollouts && !options.rollouts->is_live)
+    return rollout_lengths(read_rollouts(options));
   std::optional<Tokenizer> tokenizer;
   if (!options.examples.tokenizer.empty()) tokenizer.emplace(options.examples.tokenizer);
   const SourceLoader loader(options, tokenizer ? &*tokenizer : nullptr, nullptr);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@
 #include "worker/data/truncation.h"
 
 namespace tessera {
+
+class LiveRollouts;    // worker/data/live_rollouts.h
+class RolloutDataset;  // worker/data/rollout_dataset.h
 
 // One row: documents one after the other. Without packing a row is one document; a row of
 // preferences is the chosen document and then the rejected one.
@@ -44,6 +48,8 @@ class Dataset {
   // The same rows, each with the completion of another one (Batch::mismatched); null where nobody
   // asked for them.
   virtual const Dataset* mismatched() const { return nullptr; }
+  // What is known of its rows where they are completions that were made for training; else null.
+  virtual const RolloutDataset* rollouts() const { return nullptr; }
   // The same for datasets of the same rows: a file name. Empty: nobody knows what the rows are of.
   virtual std::string key() const { return ""; }
 };
@@ -66,8 +72,34 @@ struct CacheOptions {
   int64_t max_bytes = 0;            // the least recently used entries go beyond it; 0: no limit
 };
 
+// Of completions that were made for training (worker/data/rollout_dataset.h).
+struct RolloutOptions {
+  // A row is a pair: two completions of a prompt, the better one first.
+  bool pairs = false;
+  int64_t generation_rows = 1;     // rows that are made at once
+  int64_t num_generations = 1;     // completions of a prompt, which are all among these
+  int64_t num_passes = 1;          // over them, before the next ones
+  bool whole_generations = false;  // what is left after the last whole one is not used
+  // Each pass takes them in another order, those that numpy.random draws with this seed. Absent: in
+  // that of the files.
+  std::optional<uint32_t> order_seed;
+  bool needs_rewards = false;
+  bool needs_each_reward = false;  // of every completion at least one
+  std::vector<double>
+      reward_weights;                // of the rewards in the order of the first one; empty: 1 each
+  std::string reward_weights_field;  // of the job file
+  double truncated_penalty = 0;      // what a completion that was cut off loses of its reward
+  bool masks_truncated = false;      // nothing is learnt of those
+  // The sources hold prompts, whose completions are made in training, and judged by these.
+  bool is_live = false;
+  std::vector<std::string> reward_names;
+  bool has_logprobs = false;          // what tokens were sampled with is of use
+  int64_t max_completion_length = 0;  // in tokens
+};
+
 struct DatasetOptions {
-  std::vector<DataSource> sources;  // several are a mixture
+  std::vector<DataSource> sources;         // several are a mixture
+  std::optional<RolloutOptions> rollouts;  // rows are these
   StoppingStrategy stopping = StoppingStrategy::kFirstExhausted;
   uint64_t mixture_seed = 42;
   ExampleOptions examples;
@@ -94,10 +126,15 @@ Truncation truncation_of(const DatasetOptions& options);
 //   KTO     likewise; pairs become two rows: of a thousand pairs the chosen documents come first
 //   Reward  a row is a pair; pairs with a longer document are left out
 //   GKD     truncation from the left; documents that keep no token of their prompt are left out
+//   Rollouts  as worker/data/recorded_rollouts.h says
+//   Prompts of rollouts that are live  as worker/data/live_rollouts.h says
 // Rows are in the order of the files, or of the mixture. Documents stay on disk: memory does not
 // grow with them but for a few bytes each. Throws UserError naming file and line, or field: not
 // readable, no documents, malformed, no such field, invalid UTF-8, an id the model does not have.
 std::unique_ptr<Dataset> load_dataset(const DatasetOptions& options);
+
+// The same where options.rollouts are live.
+std::unique_ptr<LiveRollouts> load_prompts(const DatasetOptions& options);
 
 // A document before truncation.
 struct DocumentLength {

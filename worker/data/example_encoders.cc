@@ -118,6 +118,8 @@ std::unique_ptr<const ExampleFormat> make_example_format(const ExampleOptions& o
       return choose_preference_format(options, tokenizer, first);
     case RecordKind::kGkd:
       return choose_distillation_format(options, tokenizer, first);
+    case RecordKind::kPrompt:
+      return choose_prompt_format(options, tokenizer, first);
   }
   throw std::logic_error("no such kind of record");
 }

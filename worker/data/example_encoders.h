@@ -14,7 +14,7 @@
 namespace tessera {
 
 // Whose formats records have.
-enum class RecordKind { kSft, kDpo, kKto, kReward, kGkd };
+enum class RecordKind { kSft, kDpo, kKto, kReward, kGkd, kPrompt };
 
 struct ExampleOptions {
   RecordKind kind = RecordKind::kSft;
@@ -27,6 +27,8 @@ struct ExampleOptions {
   // completion.
   std::optional<bool> completion_only_loss;
   bool assistant_only_loss = false;  // SFT's: only tokens that the assistant says count
+  // Prompts': text gets what the tokenizer puts around a text.
+  bool prompts_get_special_tokens = true;
   // A .jinja file, or a directory with a tokenizer's files. Empty: `tokenizer`.
   std::filesystem::path chat_template_path;
   // Gets lines for people, about what records are made of; from any thread.

@@ -51,13 +51,16 @@ void append_token_ids(const Record& record, const std::string& field, std::vecto
 std::unique_ptr<const ExampleFormat> make_tokens_format(bool has_labels, bool has_completion_mask,
                                                         bool has_assistant_masks);
 
-// Of records for DPO, KTO and reward models, and for distillation.
+// Of records for DPO, KTO and reward models, for distillation, and of prompts.
 std::unique_ptr<const ExampleFormat> choose_preference_format(const ExampleOptions& options,
                                                               const Tokenizer* tokenizer,
                                                               const Record& first);
 std::unique_ptr<const ExampleFormat> choose_distillation_format(const ExampleOptions& options,
                                                                 const Tokenizer* tokenizer,
                                                                 const Record& first);
+std::unique_ptr<const ExampleFormat> choose_prompt_format(const ExampleOptions& options,
+                                                          const Tokenizer* tokenizer,
+                                                          const Record& first);
 
 // Runs `body`, and charges what it throws to the record.
 template <typename Body>

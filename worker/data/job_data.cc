@@ -1,6 +1,8 @@
 #include "worker/data/job_data.h"
 
 #include "proto/spec/method_fields.h"
+#include "proto/spec/online_relations.h"
+#include "proto/spec/reward_relations.h"
 
 namespace tessera {
 namespace {
@@ -10,6 +12,8 @@ std::vector<DataSource> sources_of(const v1::Data& data, bool held_out) {
     return std::vector<std::filesystem::path>(list.begin(), list.end());
   };
   if (held_out) return {{.paths = paths_of(data.eval()), .field = "data.eval"}};
+  if (!data.rollouts().empty())
+    return {{.paths = paths_of(data.rollouts()), .field = "data.rollouts"}};
   if (data.mixture().empty()) return {{.paths = paths_of(data.train()), .field = "data.train"}};
   std::vector<DataSource> sources;
   for (const v1::DataSource& source : data.mixture()) {
@@ -35,6 +39,50 @@ void set_sft(const v1::Sft& sft, bool held_out, DatasetOptions& options) {
   }
 }
 
+template <typename Options>
+void set_rewards(const Options& method, const char* weights_field, RolloutOptions& options) {
+  options.needs_rewards = true;
+  options.reward_weights = {method.reward_weights().begin(), method.reward_weights().end()};
+  options.reward_weights_field = weights_field;
+}
+
+void set_live(const v1::JobSpec& spec, RolloutOptions& options) {
+  options.is_live = true;
+  options.max_completion_length = spec::longest_completion(spec.method());
+  for (const v1::RewardFunc& reward : spec.reward_funcs())
+    options.reward_names.push_back(reward.name());
+  // GRPO corrects by them.
+  options.has_logprobs = spec.method().has_grpo();
+}
+
+RolloutOptions rollout_options(const v1::JobSpec& spec) {
+  const v1::Method& method = spec.method();
+  const spec::GenerationPlan plan = spec::generation_plan(spec);
+  RolloutOptions options;
+  options.generation_rows = plan.rows;
+  options.num_generations = plan.num_generations;
+  options.num_passes = plan.num_passes;
+  options.whole_generations = plan.is_whole;
+  if (method.has_grpo()) {
+    set_rewards(method.grpo(), "method.grpo.reward_weights", options);
+    options.masks_truncated = method.grpo().mask_truncated_completions();
+  } else if (method.has_rloo()) {
+    set_rewards(method.rloo(), "method.rloo.reward_weights", options);
+    options.masks_truncated = method.rloo().mask_truncated_completions();
+  } else if (method.has_online_dpo()) {
+    set_rewards(method.online_dpo(), "method.online_dpo.reward_weights", options);
+    options.pairs = true;
+    options.truncated_penalty = method.online_dpo().missing_eos_penalty();
+  } else if (method.has_ppo()) {
+    set_rewards(method.ppo(), "method.ppo.reward_weights", options);
+    options.needs_each_reward = true;
+    options.truncated_penalty = method.ppo().missing_eos_penalty();
+    options.order_seed = static_cast<uint32_t>(spec.training().seed());
+  }
+  if (spec::makes_completions(spec)) set_live(spec, options);
+  return options;
+}
+
 void set_method(const v1::JobSpec& spec, bool held_out, DatasetOptions& options) {
   const v1::Method& method = spec.method();
   switch (method.kind_case()) {
@@ -54,6 +102,13 @@ void set_method(const v1::JobSpec& spec, bool held_out, DatasetOptions& options)
       break;
     case v1::Method::kGkd:
       options.examples.kind = RecordKind::kGkd;
+      break;
+    case v1::Method::kGrpo:
+    case v1::Method::kRloo:
+    case v1::Method::kOnlineDpo:
+    case v1::Method::kPpo:
+      options.examples.kind = RecordKind::kPrompt;
+      options.examples.prompts_get_special_tokens = !method.has_online_dpo();
       break;
     case v1::Method::kSft:
     case v1::Method::KIND_NOT_SET:
@@ -83,6 +138,8 @@ DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t v
   options.max_length_field = fields.field("max_length");
   options.vocab_size = vocab_size;
   set_method(spec, held_out, options);
+  if (!held_out && (!spec.data().rollouts().empty() || spec::makes_completions(spec)))
+    options.rollouts = rollout_options(spec);
   return options;
 }
 

@@ -84,6 +84,14 @@ class JsonlRecord final : public Record {
 
   ordered_json json(std::string_view field) const override { return to_json(member(field)); }
 
+  ordered_json object() const override {
+    ordered_json all = ordered_json::object();
+    for (const auto [key, value] : object_) {
+      if (!value.is_null()) all[std::string(key)] = to_json(value);
+    }
+    return all;
+  }
+
   std::string place() const override { return file_.path.string() + ":" + std::to_string(number_); }
 
   [[noreturn]] void fail(const std::string& problem) const override {

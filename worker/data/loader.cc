@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "worker/data/rollout_dataset.h"
 #include "worker/memory/ledger.h"
 
 namespace tessera {
@@ -130,6 +131,12 @@ void count_completions(const Row& row, std::vector<int64_t>& counts) {
   }
 }
 
+// Of the row's labels among those of its generation.
+void number_labels(const RolloutDataset& rollouts, int64_t index, std::vector<int64_t>& numbers) {
+  const int64_t first = rollouts.generation(index).first_label(rollouts.place(index));
+  for (int64_t i = 0; i < rollouts.num_labels(index); ++i) numbers.push_back(first + i);
+}
+
 int64_t round_up(int64_t value, int64_t multiple) {
   return multiple > 0 ? (value + multiple - 1) / multiple * multiple : value;
 }
@@ -146,6 +153,12 @@ Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
 
 int64_t Loader::microbatch_rows() const {
   return options_.split_batches ? options_.batch_rows : options_.batch_rows * options_.world_size;
+}
+
+int64_t Loader::generation_rows() const {
+  const RolloutDataset* rollouts = dataset_.rollouts();
+  const bool whole = rollouts != nullptr && rollouts->options().whole_generations;
+  return whole ? rollouts->options().generation_rows : 0;
 }
 
 int64_t Loader::microbatches_from(int64_t row) const {
@@ -189,12 +202,14 @@ Batch Loader::build(const Dataset& dataset, const ReferenceScores* reference,
   // Never empty: this rank has to take part in the collectives.
   BatchBuilder builder(round_up(std::max<int64_t>(num_tokens, 1), options_.pad_to_multiple_of));
   std::vector<float> values, scores;
-  std::vector<int64_t> completions;
+  std::vector<int64_t> completions, label_numbers;
   for (const int64_t index : rows) {
     const Row row = dataset.row(index);
     builder.add_row(row);
     count_completions(row, completions);
     values.insert(values.end(), row.values.begin(), row.values.end());
+    if (const RolloutDataset* rollouts = dataset.rollouts(); rollouts && row.lengths.size() == 1)
+      number_labels(*rollouts, index, label_numbers);
     if (reference == nullptr) continue;
     const auto of_row = reference->of_row(index);
     scores.insert(scores.end(), of_row.begin(), of_row.end());
@@ -203,6 +218,8 @@ Batch Loader::build(const Dataset& dataset, const ReferenceScores* reference,
   Batch batch = builder.take();
   if (dataset.documents_per_row() == 2)
     batch.completion_tokens_S = at::tensor(completions, at::TensorOptions().dtype(at::kLong));
+  if (dataset.rollouts() != nullptr && dataset.documents_per_row() == 1)
+    batch.label_numbers_L = at::tensor(label_numbers, at::TensorOptions().dtype(at::kLong));
   if (dataset.has_values()) batch.values_S = floats(values);
   if (reference != nullptr) batch.reference_logps_S = floats(scores);
   if (options_.score_pad_token_id)

@@ -20,6 +20,8 @@ struct LoaderOptions {
   int rank = 0;         // among the data-parallel ranks: those that get rows of their own
   int world_size = 1;   // of these
   bool shuffle = true;  // else file order
+  // The dataset's own order is one that the seed decides.
+  bool is_shuffled_already = false;
   int64_t seed = 42;
   bool drop_last = false;
   int64_t pad_to_multiple_of = 0;
@@ -43,7 +45,9 @@ class Loader {
   Loader(const Dataset& dataset, const LoaderOptions& options);
 
   int64_t num_rows() const { return dataset_.size(); }
-  bool shuffles() const { return options_.shuffle; }
+  // Rows of completions that are compared with each other; 0: none are.
+  int64_t generation_rows() const;
+  bool shuffles() const { return options_.shuffle || options_.is_shuffled_already; }
   // Rows of all ranks in a microbatch; the last of an epoch may have fewer.
   int64_t microbatch_rows() const;
   // Microbatches of an epoch from row `row` on, that left out which drop_last drops.

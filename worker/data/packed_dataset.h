@@ -27,6 +27,8 @@ class PackedDataset final : public Dataset {
   int documents_per_row() const override { return static_cast<int>(plan_.documents_per_row()); }
   const Dataset* mismatched() const override { return mismatched_.get(); }
   std::string key() const override { return key_; }
+  // The first document of a row, counted through all sources. Not with packing.
+  int64_t document(int64_t index) const { return plan_.first_document(index); }
   // Rows that are none; see LeftOut.
   int64_t num_left_out() const { return plan_.num_left_out(); }
 

@@ -193,6 +193,19 @@ class ParquetBlock final : public RecordBlock, private Record {
     return JsonMaker(file_, place(), field).make(at(field));
   }
 
+  ordered_json object() const override {
+    ordered_json all = ordered_json::object();
+    for (const auto& column : batch_->schema()->fields()) {
+      if (!has(column->name())) continue;
+      try {
+        all[column->name()] = json(column->name());
+      } catch (const UserError&) {
+        // It has no JSON form.
+      }
+    }
+    return all;
+  }
+
   std::string place() const override {
     return file_.path.string() + " row " + std::to_string(first_row_ + row_);
   }

@@ -24,6 +24,8 @@ class Record {
   virtual std::string_view string(std::string_view field) const = 0;
   // Any field, keys in the file's order. Throws UserError naming place() when it is missing.
   virtual nlohmann::ordered_json json(std::string_view field) const = 0;
+  // All fields that have a value that JSON can tell.
+  virtual nlohmann::ordered_json object() const = 0;
   // "corpus.jsonl:17" or "corpus.parquet row 17".
   virtual std::string place() const = 0;
   // Throws UserError "PLACE: problem", charged to the job file's field that named the file.

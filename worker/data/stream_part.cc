@@ -51,7 +51,7 @@ LabelRange labels_of(const at::Tensor& rows_L, int64_t begin, int64_t end) {
 }
 
 void take_labels(const Batch& whole, const StreamPart& part, Batch& out) {
-  std::vector<at::Tensor> rows, documents;
+  std::vector<at::Tensor> rows, documents, numbers;
   for (const int which : {0, 1}) {
     const int64_t begin = part.begin(which);
     const LabelRange range = labels_of(whole.label_rows_L, begin, begin + part.chunk_tokens);
@@ -59,9 +59,12 @@ void take_labels(const Batch& whole, const StreamPart& part, Batch& out) {
     rows.push_back(whole.label_rows_L.narrow(0, range.first, count) -
                    (begin - which * part.chunk_tokens));
     documents.push_back(whole.label_documents_L.narrow(0, range.first, count));
+    if (whole.label_numbers_L.defined())
+      numbers.push_back(whole.label_numbers_L.narrow(0, range.first, count));
   }
   out.label_rows_L = at::cat(rows);
   out.label_documents_L = at::cat(documents);
+  if (whole.label_numbers_L.defined()) out.label_numbers_L = at::cat(numbers);
   out.num_labels = out.label_rows_L.numel();
 }
 
