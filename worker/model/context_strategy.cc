@@ -26,7 +26,7 @@ int64_t dealt_bytes(const AttentionShape& shape, int size, int64_t stream_tokens
 ContextStrategy choose_context_strategy(const AttentionShape& shape, int size,
                                         int64_t stream_tokens) {
   const int64_t gathered = gathered_bytes(shape, size, stream_tokens);
-  if (can_deal_heads(shape.num_heads, shape.num_kv_heads, size) &&
+  if (shape.deals_heads && can_deal_heads(shape.num_heads, shape.num_kv_heads, size) &&
       2 * dealt_bytes(shape, size, stream_tokens) <= gathered) {
     return ContextStrategy::kUlysses;
   }

@@ -9,7 +9,8 @@ namespace tessera {
 
 struct AttentionShape {
   int64_t num_heads, num_kv_heads, head_dim;
-  int64_t element_bytes;  // of queries, keys and values
+  int64_t element_bytes;    // of queries, keys and values
+  bool deals_heads = true;  // else those of another model on the same stream cannot be dealt
 };
 
 // Of one layer, what a rank receives in forward: with allgather, and at most with ring, the others'

@@ -113,7 +113,7 @@ void DecoderModel::read_logits(
 
 HeadOutput DecoderModel::head(const at::Tensor& hidden_TD, const Batch& batch,
                               const HeadRequest& request) {
-  const LogitFactors factors = open_head(hidden_TD);
+  const LogitFactors factors = open_head(hidden_TD, request.temperature);
   // The embedding, where it is the same weight, comes later in backward.
   HeadOutput out =
       fused_head(factors.hidden_TD, factors.weight_VD, {batch.labels_T, batch.label_rows_L},
@@ -122,9 +122,11 @@ HeadOutput DecoderModel::head(const at::Tensor& hidden_TD, const Batch& batch,
   return out;
 }
 
-LogitFactors DecoderModel::open_head(const at::Tensor& hidden_TD) {
+LogitFactors DecoderModel::open_head(const at::Tensor& hidden_TD, double temperature) {
   head_gate_->open();
-  return {rms_norm(hidden_TD, norm_.value, config_.rms_norm_eps), output().value};
+  at::Tensor normed_TD = rms_norm(hidden_TD, norm_.value, config_.rms_norm_eps);
+  if (temperature != 1) normed_TD = normed_TD / temperature;
+  return {normed_TD, output().value};
 }
 
 at::Tensor DecoderModel::divergence(const at::Tensor& hidden_TD, DecoderModel& teacher,
@@ -150,10 +152,16 @@ at::Tensor DecoderModel::divergence(const at::Tensor& hidden_TD, DecoderModel& t
 at::Tensor DecoderModel::score(const at::Tensor& hidden_TD, const Batch& batch) {
   const OwnerScope scope(Owner::kHead);
   const ScoredRows rows = scored_rows(batch, hidden_TD.device());
-  const LogitFactors factors = open_head(hidden_TD.index_select(0, rows.rows_S));
-  at::Tensor scores_S = at::linear(factors.hidden_TD, factors.weight_VD).squeeze(1).to(at::kFloat);
+  at::Tensor scores_S = scores_at(hidden_TD, rows.rows_S);
   if (rows.here_S.defined()) scores_S = scores_S * rows.here_S;
-  return sum_over_context(head_gate_->close(scores_S), batch.documents);
+  return sum_over_context(scores_S, batch.documents);
+}
+
+at::Tensor DecoderModel::scores_at(const at::Tensor& hidden_TD, const at::Tensor& rows_V) {
+  const OwnerScope scope(Owner::kHead);
+  const LogitFactors factors = open_head(hidden_TD.index_select(0, rows_V));
+  return head_gate_->close(
+      at::linear(factors.hidden_TD, factors.weight_VD).squeeze(1).to(at::kFloat));
 }
 
 }  // namespace tessera

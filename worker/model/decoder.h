@@ -81,13 +81,15 @@ class DecoderModel {
   // after the final norm: float32 [num_sequences], differentiable; the same on all ranks that share
   // the stream.
   at::Tensor score(const at::Tensor& hidden_TD, const Batch& batch);
+  // A classifier's scores at these of this rank's tokens: float32 [V], differentiable.
+  at::Tensor scores_at(const at::Tensor& hidden_TD, const at::Tensor& rows_V);
 
   const ModelConfig& config() const { return config_; }
 
  private:
   const Parameter& output() const { return tied() ? *embedding_ : output_; }
-  // Opens the head's gate.
-  LogitFactors open_head(const at::Tensor& hidden_TD);
+  // Opens the head's gate. The hidden states are divided by `temperature`.
+  LogitFactors open_head(const at::Tensor& hidden_TD, double temperature = 1);
 
   ModelConfig config_;
   int64_t head_chunk_tokens_;

@@ -45,6 +45,8 @@ struct HeadRequest {
   KnownGradient gradient;
   bool mean_logits = false;
   bool log_sum_sq_probs = false;
+  // What logits are divided by: log-probabilities and entropies are of that distribution.
+  double temperature = 1;
 };
 
 // Where the gradient of the weight is added up, in float32; the weight gets none from autograd
@@ -61,6 +63,7 @@ struct HeadWeightSink {
 // With request.gradient, gradients are made in forward, while a chunk's logits are there anyway,
 // and backward runs no matrix product: three instead of four in all. Backward throws when the
 // gradient turns out to be another. Each forward has one backward.
+// It knows no temperature: DecoderModel::head() divides the hidden states by it.
 HeadOutput fused_head(const at::Tensor& hidden_TD, const at::Tensor& weight_VD,
                       const HeadLabels& labels, int64_t chunk_tokens,
                       const HeadRequest& request = {}, const HeadWeightSink& weight_sink = {});

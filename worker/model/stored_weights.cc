@@ -85,6 +85,15 @@ bool is_new(const Parameter& parameter, const WeightFiles& weights) {
   return parameter.fresh != Fresh::kNo;
 }
 
+std::vector<std::string> new_scores(DecoderModel& model, const WeightFiles& weights) {
+  std::vector<std::string> names;
+  for (const Parameter* parameter : all_parameters(model)) {
+    if (parameter->fresh == Fresh::kNormal && is_new(*parameter, weights))
+      names.push_back(parameter->name);
+  }
+  return names;
+}
+
 std::vector<const Parameter*> all_parameters(DecoderModel& model) {
   std::vector<const Parameter*> parameters;
   for (const auto& layer : model.layers()) {

@@ -18,6 +18,9 @@ StoredPart find_stored(const Parameter& parameter, const WeightFiles& weights);
 // UserError("model.path", ...) where these have its name in another shape.
 bool is_new(const Parameter& parameter, const WeightFiles& weights);
 
+// Of a classifier whose files are those of none: the names of what begins with drawn values.
+std::vector<std::string> new_scores(DecoderModel& model, const WeightFiles& weights);
+
 // All parameters of the model: the embedding's, each block's, the head's.
 std::vector<const Parameter*> all_parameters(DecoderModel& model);
 
@@ -26,6 +29,13 @@ struct ParameterCounts {
   int64_t all = 0;
   int64_t stored = 0;  // in the model's files; of the others a run makes the first values
   int64_t trainable = 0;
+
+  ParameterCounts& operator+=(const ParameterCounts& other) {
+    all += other.all;
+    stored += other.stored;
+    trainable += other.trainable;
+    return *this;
+  }
 };
 ParameterCounts count_parameters(DecoderModel& model);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 namespace tessera {
 
@@ -18,12 +19,19 @@ void MetricSums::add(std::string_view name, const at::Tensor& sum, double count)
 
 at::Tensor MetricSums::in_order(const std::vector<spec::MethodMetric>& metrics) const {
   std::vector<at::Tensor> values;
+  size_t num_found = 0;
   for (const spec::MethodMetric& metric : metrics) {
     const auto pair = pairs_.find(metric.name);
-    TORCH_CHECK(pair != pairs_.end(), "an objective did not measure ", metric.name);
-    values.insert(values.end(), {pair->second.sum, pair->second.count});
+    if (pair != pairs_.end()) {
+      ++num_found;
+      values.insert(values.end(), {pair->second.sum, pair->second.count});
+      continue;
+    }
+    TORCH_CHECK(metric.may_lack, "an objective did not measure ", metric.name);
+    const at::Tensor none = at::zeros({}, pairs_.begin()->second.sum.options());
+    values.insert(values.end(), {none, none});
   }
-  TORCH_CHECK(pairs_.size() == metrics.size(), "an objective measured what it does not name");
+  TORCH_CHECK(num_found == pairs_.size(), "an objective measured what it does not name");
   return at::stack(values).view({-1, 2});
 }
 

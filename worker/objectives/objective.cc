@@ -9,6 +9,10 @@ Objective::Objective(const v1::JobSpec& spec, Mean mean) : mean_(mean), metrics_
   metrics_.insert(metrics_.end(), measured.begin(), measured.end());
 }
 
+ObjectiveOutput Objective::run_value(const Models&, const Batch&, const StepShare&) const {
+  throw std::logic_error("the method trains no value model");
+}
+
 std::unique_ptr<Objective> make_objective(const v1::JobSpec& spec, Collectives& data) {
   switch (spec.method().kind_case()) {
     case v1::Method::kSft:
@@ -21,6 +25,14 @@ std::unique_ptr<Objective> make_objective(const v1::JobSpec& spec, Collectives& 
       return make_reward(spec, data);
     case v1::Method::kGkd:
       return make_gkd(spec);
+    case v1::Method::kGrpo:
+      return make_grpo(spec, data);
+    case v1::Method::kRloo:
+      return make_rloo(spec, data);
+    case v1::Method::kOnlineDpo:
+      return make_online_dpo(spec);
+    case v1::Method::kPpo:
+      return make_ppo(spec, data);
     default:
       break;
   }

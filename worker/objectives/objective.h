@@ -23,15 +23,19 @@ struct Models {
   // Frozen. Null where the job has none in memory.
   DecoderModel* reference = nullptr;
   DecoderModel* teacher = nullptr;
+  DecoderModel* value = nullptr;  // trained beside the policy; null: the method has none
 };
 
 // What a microbatch is to its step. An evaluation's batch is a step of its own.
 struct StepShare {
-  int64_t num_labels = 1;        // of the whole step, over ranks and microbatches
-  int64_t num_microbatches = 1;  // of the step
+  int64_t num_labels = 1;             // of the whole step, over ranks and microbatches
+  int64_t num_microbatch_labels = 1;  // of this microbatch, over ranks
+  int64_t num_microbatches = 1;       // of the step
+  int64_t epoch = 0;                  // passes over the data that are behind it
   // How the policy runs forward. Its aux_loss_weight is divided by the microbatches already, and is
   // for one forward of the microbatch only.
   ForwardOptions forward;
+  ForwardOptions value_forward;  // and how the value model does
 };
 
 struct ObjectiveOutput {
@@ -42,6 +46,8 @@ struct ObjectiveOutput {
   at::Tensor sums;
   double aux_loss = 0;  // DecoderModel::aux_loss() of the forward that is trained
 };
+
+class OnlineMethod;  // worker/objectives/online.h
 
 class Objective {
  public:
@@ -58,6 +64,13 @@ class Objective {
   // the same passes, also on a part without rows.
   virtual ObjectiveOutput run(const Models& models, const Batch& batch,
                               const StepShare& share) const = 0;
+  // The same of the value model of a method that trains one, after the backward of run()'s loss: of
+  // its own loss, which is another part of the step's, and of the rest of the metrics.
+  virtual ObjectiveOutput run_value(const Models& models, const Batch& batch,
+                                    const StepShare& share) const;
+
+  // What it does with completions before it is trained on them; null where that is nothing.
+  virtual const OnlineMethod* online() const { return nullptr; }
 
   Mean mean() const { return mean_; }
   // What run() measures, each named once: the loss first, whose sum over count is that of the
@@ -78,5 +91,9 @@ std::unique_ptr<Objective> make_dpo(const v1::JobSpec& spec, Collectives& data);
 std::unique_ptr<Objective> make_kto(const v1::JobSpec& spec, Collectives& data);
 std::unique_ptr<Objective> make_reward(const v1::JobSpec& spec, Collectives& data);
 std::unique_ptr<Objective> make_gkd(const v1::JobSpec& spec);
+std::unique_ptr<Objective> make_grpo(const v1::JobSpec& spec, Collectives& data);
+std::unique_ptr<Objective> make_rloo(const v1::JobSpec& spec, Collectives& data);
+std::unique_ptr<Objective> make_online_dpo(const v1::JobSpec& spec);
+std::unique_ptr<Objective> make_ppo(const v1::JobSpec& spec, Collectives& data);
 
 }  // namespace tessera

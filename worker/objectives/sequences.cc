@@ -22,14 +22,6 @@
 namespace tessera {
 namespace {
 
-// values_Lk [L, k] -> [S, k].
-at::Tensor by_document(const at::Tensor& values_Lk, const Batch& batch) {
-  const at::Tensor none_Sk =
-      at::zeros({batch.num_sequences, values_Lk.size(1)}, values_Lk.options());
-  return sum_over_context(none_Sk.index_add(0, batch.label_documents_L, values_Lk),
-                          batch.documents);
-}
-
 // Tokens of each document: int64 [S].
 at::Tensor document_lengths(const Batch& batch) {
   const auto& cu_seqlens = batch.documents.cu_seqlens;
@@ -43,16 +35,23 @@ at::Tensor document_lengths(const Batch& batch) {
 
 }  // namespace
 
+at::Tensor sum_labels_by_document(const at::Tensor& values_Lk, const Batch& batch) {
+  const at::Tensor none_Sk =
+      at::zeros({batch.num_sequences, values_Lk.size(1)}, values_Lk.options());
+  return sum_over_context(none_Sk.index_add(0, batch.label_documents_L, values_Lk),
+                          batch.documents);
+}
+
 at::Tensor sum_by_document(const std::vector<at::Tensor>& columns_T, const Batch& batch) {
   // In float64: log-probabilities of long documents are compared, and little of them is left then.
-  return by_document(at::stack(columns_T, 1).index_select(0, batch.label_rows_L).to(at::kDouble),
-                     batch);
+  return sum_labels_by_document(
+      at::stack(columns_T, 1).index_select(0, batch.label_rows_L).to(at::kDouble), batch);
 }
 
 at::Tensor count_labels(const Batch& batch) {
   const at::Tensor ones_L1 =
       at::ones({batch.label_rows_L.size(0), 1}, batch.labels_T.options().dtype(at::kDouble));
-  return by_document(ones_L1, batch).squeeze(1);
+  return sum_labels_by_document(ones_L1, batch).squeeze(1);
 }
 
 at::Tensor tail_weights(const Batch& batch, double alpha) {

@@ -18,6 +18,9 @@ namespace tessera {
 // columns that are [T] of any floating type. Differentiable.
 at::Tensor sum_by_document(const std::vector<at::Tensor>& columns_T, const Batch& batch);
 
+// The same of values_Lk [L, k] of the labels alone: [S, k], of its type, float32 or float64.
+at::Tensor sum_labels_by_document(const at::Tensor& values_Lk, const Batch& batch);
+
 // Labels of each document, on all ranks: float64 [S].
 at::Tensor count_labels(const Batch& batch);
 
