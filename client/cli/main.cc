@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/export.h"
+#include "client/cli/generate.h"
 #include "client/cli/inspect.h"
 #include "client/cli/plan.h"
 #include "client/cli/profile.h"
@@ -99,6 +100,7 @@ struct Flags {
   std::string events;
   UpOptions up;
   ExportOptions to_export;
+  GenerateCommand generate;
   InspectOptions inspect;
   ProfileCommand profile;
   PlanCommand plan;
@@ -131,6 +133,69 @@ void add_export(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   to_export->add_option("--trainer", flags.trainer,
                         "The trainer program; default: beside this one");
+}
+
+// A field of a message, set by the flag that it is named by.
+template <typename Value, typename Message>
+CLI::Option* add_field(CLI::App& command, const std::string& flag, Message& message,
+                       void (Message::*set)(Value), const std::string& what) {
+  return command.add_option_function<Value>(
+      flag, [&message, set](const Value& value) { (message.*set)(value); }, what);
+}
+
+void add_generate(CLI::App& app, Flags& flags) {
+  CLI::App* generate =
+      app.add_subcommand("generate", "Print what a model says: to try it after training");
+  v1::GenerateRequest& request = flags.generate.request;
+  v1::Sampling& sampling = *request.mutable_sampling();
+  generate
+      ->add_option_function<std::string>(
+          "CHECKPOINT", [&request](const std::string& path) { request.set_model(path); },
+          "A Hugging Face directory, one of adapters, a checkpoint-STEP directory, or one that "
+          "holds some: the newest");
+  generate->add_option_function<std::string>(
+      "--job", [&request](const std::string& job) { request.set_job(job); },
+      "In place of CHECKPOINT: what this job of the service has left");
+  generate->add_option("--prompt,-p", flags.generate.prompts,
+                       "May be given several times; default: all of standard input");
+  CLI::Option* chat = generate->add_flag("--chat", flags.generate.is_chat,
+                                         "Prompts are what a user says; the chat template asks "
+                                         "for an answer");
+  generate->add_option("--system", flags.generate.system, "With --chat: said before")->needs(chat);
+  add_field(*generate, "--completions,-n", sampling, &v1::Sampling::set_num_completions,
+            "Of each prompt; default: 1");
+  add_field(*generate, "--max-new-tokens", sampling, &v1::Sampling::set_max_new_tokens,
+            "Tokens of a completion at most; default: 256");
+  add_field(*generate, "--temperature", sampling, &v1::Sampling::set_temperature,
+            "0: the most likely token, always; default: 1");
+  add_field(*generate, "--top-k", sampling, &v1::Sampling::set_top_k,
+            "Only so many of the most likely tokens");
+  add_field(*generate, "--top-p", sampling, &v1::Sampling::set_top_p,
+            "Only the most likely tokens that have this probability together");
+  add_field(*generate, "--min-p", sampling, &v1::Sampling::set_min_p,
+            "Only tokens at least this share as likely as the likeliest");
+  add_field(*generate, "--repetition-penalty", sampling, &v1::Sampling::set_repetition_penalty,
+            "Above 1: tokens that occurred become less likely");
+  add_field(*generate, "--seed", sampling, &v1::Sampling::set_seed, "Of random draws; default: 0");
+  generate->add_option_function<std::vector<std::string>>(
+      "--stop",
+      [&sampling](const std::vector<std::string>& texts) {
+        *sampling.mutable_stop_strings() = {texts.begin(), texts.end()};
+      },
+      "Text that ends a completion; may be given several times");
+  generate->add_option_function<std::string>(
+      "--tokenizer", [&request](const std::string& path) { request.set_tokenizer(path); },
+      "Directory of another tokenizer than the model's");
+  generate->add_option_function<std::string>(
+      "--device", [&request](const std::string& device) { request.set_device(device); },
+      "cpu or cuda; default: cpu");
+  generate->add_option_function<std::string>(
+      "--dtype", [&request](const std::string& dtype) { request.set_dtype(dtype); },
+      "float32 or bfloat16; default: float32 on a CPU");
+  generate->add_flag_callback(
+      "--logprobs", [&request] { request.set_logprobs(true); },
+      "With --json: tokens and their log-probabilities");
+  generate->add_option("--trainer", flags.trainer, "The trainer program; default: beside this one");
 }
 
 void add_method(CLI::App& command, DataTarget& target) {
@@ -233,6 +298,7 @@ void add_commands(CLI::App& app, Flags& flags) {
   logs->add_flag("--follow,-f", flags.follow, "Wait for more until the job ends");
   logs->add_option("--rank", flags.rank, "Only lines of this rank");
   add_export(app, flags);
+  add_generate(app, flags);
   app.add_subcommand("nodes", "List machines and their devices");
   app.add_subcommand("version", "Print the version");
 }
@@ -261,6 +327,11 @@ ExitCode dispatch(const std::string& command, const Session& session, Flags& fla
     flags.plan.trainer =
         flags.trainer.empty() ? session.programs / "tessera-trainer" : fs::absolute(flags.trainer);
     return plan_job(session, flags.plan);
+  }
+  if (command == "generate") {
+    flags.generate.trainer =
+        flags.trainer.empty() ? session.programs / "tessera-trainer" : fs::absolute(flags.trainer);
+    return generate(session, flags.generate);
   }
   if (command == "profile") return profile_data(session, flags.profile);
   if (command == "nodes") return list_nodes(session);

@@ -160,6 +160,9 @@ std::string describe_event(const v1::Event& event) {
       return absl::StrCat(absl::StrFormat("evaluation at step %d: loss %.4f", event.eval().step(),
                                           event.eval().loss()),
                           describe_metrics(event.eval().metrics()));
+    case v1::Event::kWaiting:
+      return event.waiting().reason().empty() ? "goes on"
+                                              : absl::StrCat("waits: ", event.waiting().reason());
     case v1::Event::kPlan:
       return event.plan().reason();
     case v1::Event::kPeak:

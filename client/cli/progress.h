@@ -39,8 +39,8 @@ class Progress {
   std::deque<double> recent_seconds_;
 };
 
-// One line on an event that is no step: a state, a checkpoint, an evaluation, a log line. Empty
-// for others.
+// One line on an event that is no step: a state, a checkpoint, an evaluation, a log line, what is
+// waited for. Empty for others.
 std::string describe_event(const v1::Event& event);
 
 }  // namespace tessera::cli

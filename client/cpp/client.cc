@@ -201,4 +201,18 @@ absl::Status Client::watch(const WatchOptions& options,
   }
 }
 
+absl::Status Client::generate(const v1::GenerateRequest& request,
+                              const std::function<void(const v1::GenerateReply&)>& on_reply,
+                              std::stop_token stop) {
+  settle();
+  grpc::ClientContext context;
+  const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
+  const auto reader = stub_->Generate(&context, request);
+  v1::GenerateReply reply;
+  while (reader->Read(&reply) && !stop.stop_requested()) on_reply(reply);
+  if (stop.stop_requested()) context.TryCancel();
+  const absl::Status status = to_status(reader->Finish());
+  return stop.stop_requested() ? stopped() : status;
+}
+
 }  // namespace tessera

@@ -60,6 +60,12 @@ class Client {
   absl::StatusOr<v1::DataProfile> profile(const v1::InspectRequest& request,
                                           std::stop_token stop = {});
 
+  // Calls `on_reply` for each reply. Text that was made is not made again: a connection that breaks
+  // ends it with UNAVAILABLE.
+  absl::Status generate(const v1::GenerateRequest& request,
+                        const std::function<void(const v1::GenerateReply&)>& on_reply,
+                        std::stop_token stop = {});
+
   // Calls `on_event` for each event in order of revision, each once: a connection that breaks is
   // made again and goes on after the last event. Patience starts again with every event.
   absl::Status watch(const WatchOptions& options,

@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kMaxUnfinishedJobs = 10'000;
 constexpr size_t kMaxPendingProbes = 256;
 constexpr absl::Duration kProfileTimeout = absl::Minutes(10);
+constexpr absl::Duration kGenerateTimeout = absl::Hours(1);
 constexpr size_t kMaxRequestIdLength = 128;
 // Questions for a job's next plan that no agent answers, before the job fails.
 constexpr int kMaxUnansweredPlans = 10;
@@ -78,12 +79,12 @@ Control::Control(Store& store, const Clock& clock, ControlOptions options,
       clock_(clock),
       after_commit_(after_commit),
       observer_(std::move(observer)),
-      replan_pause_(options.check_timeout / 2),
       jobs_(store, clock, std::move(random)),
       nodes_(clock, options.lease, after_commit),
       gangs_(jobs_, nodes_, store, clock, options.gang),
       probes_(nodes_, clock),
-      admission_(nodes_, probes_, store, options.check_timeout) {}
+      admission_(nodes_, probes_, store, options.check_timeout),
+      replan_pause_(options.check_timeout / 2) {}
 
 void Control::answer(JobReply reply, absl::StatusOr<v1::Job> job) {
   after_commit_(
@@ -197,6 +198,22 @@ void Control::profile(v1::InspectRequest request, ProfileReply reply) {
                   if (!answer.ok()) return reply(answer.status());
                   reply(answer->profiled());
                 });
+}
+
+int64_t Control::generate(v1::GenerateRequest request, GenerateParts parts, GenerateEnd end) {
+  if (absl::Status status = can_ask(); !status.ok()) {
+    end(status);
+    return 0;
+  }
+  v1::Probe probe;
+  const std::string device = request.device().empty() ? "cpu" : request.device();
+  *probe.mutable_generate() = std::move(request);
+  return probes_.start(
+      std::move(probe), device, kGenerateTimeout,
+      [end = std::move(end)](const absl::StatusOr<v1::Probed>& answer) mutable {
+        end(answer.status());
+      },
+      std::move(parts));
 }
 
 void Control::replan() {

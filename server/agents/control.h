@@ -31,6 +31,9 @@ class Control {
  public:
   using JobReply = absl::AnyInvocable<void(absl::StatusOr<v1::Job>)>;
   using PlanReply = absl::AnyInvocable<void(absl::StatusOr<v1::PlanJobResponse>)>;
+  // Gets every part, and the status once no more come.
+  using GenerateParts = absl::AnyInvocable<void(const v1::GeneratedPart&)>;
+  using GenerateEnd = absl::AnyInvocable<void(const absl::Status&)>;
   using ProfileReply = absl::AnyInvocable<void(absl::StatusOr<v1::DataProfile>)>;
   // Told what was committed, right after it was.
   using Observer = std::function<void(const std::vector<JobChange>&)>;
@@ -44,6 +47,10 @@ class Control {
   std::vector<v1::Node> nodes() const;
   void plan(v1::PlanRequest request, PlanReply reply);
   void profile(v1::InspectRequest request, ProfileReply reply);
+  // The request names a model. Returns a number to cancel it by; 0: it has ended.
+  int64_t generate(v1::GenerateRequest request, GenerateParts parts, GenerateEnd end);
+  // `end` is not called then.
+  void cancel_generation(int64_t number) { probes_.cancel(number); }
 
   // Sessions of agents: hello first, closed last. Messages of a superseded session are dropped.
   void hello(const std::shared_ptr<AgentLink>& link, const v1::Hello& hello);

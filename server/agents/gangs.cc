@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "server/agents/peaks.h"
+#include "server/agents/rank_events.h"
 #include "server/jobs/state.h"
 
 namespace tessera::server {
@@ -200,51 +202,24 @@ void Gangs::events(const std::string& node, const v1::EventBatch& batch) {
 }
 
 void Gangs::apply(JobRecord& record, int rank, const v1::TrainerEvent& event) {
-  v1::Event stored;
-  if (event.has_time()) *stored.mutable_time() = event.time();
-  switch (event.kind_case()) {
-    case v1::TrainerEvent::kStarted:
-      return rank_started(record, rank, event.started());
-    case v1::TrainerEvent::kFinished: {
-      GangRank& state = *record.mutable_gang()->mutable_ranks(rank);
-      state.set_finished(true);
-      state.set_stopped(event.finished().stopped());
-      if (!event.finished().output().empty()) {
-        record.mutable_gang()->set_output(event.finished().output());
-      }
-      return jobs_.touch(record);
-    }
-    case v1::TrainerEvent::kStep:
-      *stored.mutable_step() = event.step();
-      *record.mutable_job()->mutable_step() = event.step();
-      break;
-    case v1::TrainerEvent::kMemory:
-      *stored.mutable_memory() = event.memory();
-      stored.mutable_memory()->set_rank(rank);
-      jobs_.append(record, std::move(stored));
-      return memory_seen(record, rank, event.memory());
-    case v1::TrainerEvent::kMemoryPeak:
-      *stored.mutable_memory_peak() = event.memory_peak();
-      stored.mutable_memory_peak()->set_rank(rank);
-      break;
-    case v1::TrainerEvent::kLog:
-      *stored.mutable_log() = event.log();
-      stored.mutable_log()->set_rank(rank);
-      break;
-    case v1::TrainerEvent::kCheckpoint:
-      *stored.mutable_checkpoint() = event.checkpoint();
-      checkpoint_saved(record, event.checkpoint());
-      break;
-    case v1::TrainerEvent::kEval:
-      *stored.mutable_eval() = event.eval();
-      break;
-    // Progress is the agent's to watch; a failure comes with RankExited.
-    case v1::TrainerEvent::kProgress:
-    case v1::TrainerEvent::kFailed:
-    case v1::TrainerEvent::KIND_NOT_SET:
-      return;
-  }
-  jobs_.append(record, std::move(stored));
+  if (event.has_started()) return rank_started(record, rank, event.started());
+  if (event.has_finished()) return rank_finished(record, rank, event.finished());
+  std::optional<v1::Event> told = event_of_job(event, rank);
+  if (!told) return;
+  if (event.has_step()) *record.mutable_job()->mutable_step() = event.step();
+  if (event.has_checkpoint()) checkpoint_saved(record, event.checkpoint());
+  if (event.has_waiting() && record.job().state() == v1::Job::RUNNING)
+    record.mutable_job()->set_reason(event.waiting().reason());
+  jobs_.append(record, *std::move(told));
+  if (event.has_memory()) memory_seen(record, rank, event.memory());
+}
+
+void Gangs::rank_finished(JobRecord& record, int rank, const v1::Finished& finished) {
+  GangRank& state = *record.mutable_gang()->mutable_ranks(rank);
+  state.set_finished(true);
+  state.set_stopped(finished.stopped());
+  if (!finished.output().empty()) record.mutable_gang()->set_output(finished.output());
+  jobs_.touch(record);
 }
 
 void Gangs::rank_started(JobRecord& record, int rank, const v1::Started& started) {

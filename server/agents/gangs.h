@@ -75,6 +75,7 @@ class Gangs {
   void send_kill(JobRecord& record);
   void apply(JobRecord& record, int rank, const v1::TrainerEvent& event);
   void rank_started(JobRecord& record, int rank, const v1::Started& started);
+  void rank_finished(JobRecord& record, int rank, const v1::Finished& finished);
   void checkpoint_saved(JobRecord& record, const v1::CheckpointSaved& checkpoint);
   // Compares the first steps with the rehearsal.
   void memory_seen(JobRecord& record, int rank, const v1::MemorySnapshot& memory);

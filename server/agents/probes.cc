@@ -32,21 +32,35 @@ absl::StatusOr<v1::Probed> judged(const v1::Probed& answer) {
 
 }  // namespace
 
-void Probes::start(v1::Probe probe, const std::string& device_kind, absl::Duration timeout,
-                   Done done) {
+int64_t Probes::start(v1::Probe probe, const std::string& device_kind, absl::Duration timeout,
+                      Done done, Part part) {
   std::string chosen;
   for (const NodeView& node : nodes_.ready()) {
     const bool fits = has_device(node, device_kind);
     if (chosen.empty() || fits) chosen = node.name;
     if (fits) break;
   }
-  if (chosen.empty()) return done(no_answer("no agent is connected"));
+  if (chosen.empty()) {
+    done(no_answer("no agent is connected"));
+    return 0;
+  }
   v1::SessionResponse message;
   *message.mutable_probe() = std::move(probe);
   message.mutable_probe()->set_probe_id(++last_id_);
   message.mutable_probe()->set_timeout_ms(absl::ToInt64Milliseconds(timeout * kOfAgent));
-  pending_.emplace(last_id_, Pending{chosen, timeout, clock_.uptime() + timeout, std::move(done)});
+  pending_.emplace(last_id_, Pending{chosen, timeout, clock_.uptime() + timeout, std::move(done),
+                                     std::move(part)});
   nodes_.send(chosen, std::move(message));
+  return last_id_;
+}
+
+void Probes::cancel(int64_t id) {
+  const auto probe = pending_.find(id);
+  if (probe == pending_.end()) return;
+  v1::SessionResponse message;
+  message.mutable_cancel_probe()->set_probe_id(id);
+  nodes_.send(probe->second.node, std::move(message));
+  pending_.erase(probe);
 }
 
 void Probes::finish(Iterator probe, absl::StatusOr<v1::Probed> answer) {
@@ -58,6 +72,10 @@ void Probes::finish(Iterator probe, absl::StatusOr<v1::Probed> answer) {
 void Probes::probed(const std::string& node, const v1::Probed& message) {
   const auto probe = pending_.find(message.probe_id());
   if (probe == pending_.end() || probe->second.node != node) return;
+  if (message.has_generated() && probe->second.part) {
+    probe->second.part(message.generated());
+    if (!message.generated().is_last()) return;
+  }
   finish(probe, judged(message));
 }
 

@@ -19,13 +19,19 @@ class Probes {
   // INVALID_ARGUMENT: what was asked about cannot be so, by the program's finding. INTERNAL: the
   // program broke. Else an answer of the question's kind.
   using Done = absl::AnyInvocable<void(absl::StatusOr<v1::Probed>)>;
+  // Gets the parts of an answer that comes in parts, before `done`.
+  using Part = absl::AnyInvocable<void(const v1::GeneratedPart&)>;
 
   Probes(Nodes& nodes, const Clock& clock) : nodes_(nodes), clock_(clock) {}
 
   // Asks a node, preferably one that has devices of the kind. Calls `done` once: at once where no
   // agent is connected, else when the agent answers, goes, or takes longer than `timeout`, of which
-  // the agent itself is given a little less.
-  void start(v1::Probe probe, const std::string& device_kind, absl::Duration timeout, Done done);
+  // the agent itself is given a little less. Returns the question's number; 0: no agent is
+  // connected.
+  int64_t start(v1::Probe probe, const std::string& device_kind, absl::Duration timeout, Done done,
+                Part part = nullptr);
+  // Nobody waits for the answer any more: `done` is not called. Nothing where it was.
+  void cancel(int64_t id);
   size_t num_pending() const { return pending_.size(); }
 
   void probed(const std::string& node, const v1::Probed& message);
@@ -41,6 +47,7 @@ class Probes {
     absl::Duration timeout;
     absl::Duration deadline;
     Done done;
+    Part part;
   };
   using Iterator = std::map<int64_t, Pending>::iterator;
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "server/jobs/errors.h"
+#include "server/rpc/generate.h"
 #include "server/rpc/status.h"
 
 namespace tessera::server {
@@ -192,6 +193,11 @@ grpc::ServerUnaryReactor* CoordinatorService::ProfileData(grpc::CallbackServerCo
     });
   });
   return call.reactor();
+}
+
+grpc::ServerWriteReactor<v1::GenerateReply>* CoordinatorService::Generate(
+    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
+  return start_generation({loop_, control_, reader_, clock_, metrics_}, *request);
 }
 
 }  // namespace tessera::server

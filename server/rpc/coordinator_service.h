@@ -38,6 +38,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* ProfileData(grpc::CallbackServerContext* context,
                                         const v1::ProfileDataRequest* request,
                                         v1::ProfileDataResponse* response) override;
+  grpc::ServerWriteReactor<v1::GenerateReply>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
 
  private:
   ControlLoop& loop_;

@@ -7,6 +7,7 @@
 #include <google/protobuf/util/json_util.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <system_error>
@@ -21,6 +22,8 @@ namespace {
 
 constexpr size_t kMaxResultBytes = 4 << 20;
 constexpr size_t kStderrTailBytes = 2048;
+// Between two looks at what a program that answers in parts has written.
+constexpr std::chrono::milliseconds kPartPause(50);
 
 // "could not check the job".
 const char* task_of(const v1::Probe& probe) {
@@ -29,6 +32,8 @@ const char* task_of(const v1::Probe& probe) {
       return "plan the job";
     case v1::Probe::kProfile:
       return "profile the data";
+    case v1::Probe::kGenerate:
+      return "generate";
     default:
       return "check the job";
   }
@@ -82,6 +87,7 @@ std::string ending(const Exit& exit) {
 const google::protobuf::Message& message_of(const v1::Probe& probe, v1::TrainerInput& input) {
   if (probe.has_plan()) return probe.plan();
   if (probe.has_profile()) return probe.profile();
+  if (probe.has_generate()) return probe.generate();
   *input.mutable_spec() = probe.check();
   return input;
 }
@@ -105,7 +111,16 @@ bool parse_replies(const std::string& bytes, v1::Probed& probed) {
   return is_clean_end && probed.kind_case() != v1::Probed::KIND_NOT_SET;
 }
 
+const char* flag_of(const v1::Probe& probe) {
+  if (probe.has_plan()) return "--plan";
+  return probe.has_generate() ? "--generate" : "--check";
+}
+
 bool parse(const v1::Probe& probe, const std::string& output, v1::Probed& probed) {
+  if (probe.has_generate()) {  // its parts were sent
+    probed.mutable_generated()->set_is_last(true);
+    return true;
+  }
   if (probe.has_plan()) return parse_json(output, *probed.mutable_planned());
   if (probe.has_profile()) return parse_replies(output, probed);
   return parse_json(output, *probed.mutable_checked());
@@ -114,7 +129,8 @@ bool parse(const v1::Probe& probe, const std::string& output, v1::Probed& probed
 v1::Probed result_of(const v1::Probe& probe, const std::filesystem::path& directory,
                      const Exit& exit) {
   if (exit.kind == Exit::Kind::kCode && exit.value == 0) {
-    const absl::StatusOr<std::string> output = read_file(directory / "stdout", kMaxResultBytes);
+    const absl::StatusOr<std::string> output =
+        probe.has_generate() ? "" : read_file(directory / "stdout", kMaxResultBytes);
     v1::Probed probed = answer_to(probe);
     if (output.ok() && parse(probe, *output, probed)) return probed;
   }
@@ -175,6 +191,10 @@ void Prober::start_waiting() {
       continue;
     }
     loop_.watch(job->process->pidfd(), [this, job] { exited(job); });
+    if (job->probe.has_generate()) {
+      job->replies.emplace(job->directory / "stdout");
+      watch_replies(job);
+    }
   }
 }
 
@@ -202,7 +222,7 @@ absl::Status Prober::start(Job& job) {
   if (job.probe.has_profile()) {
     options.command = {options_.data_program.string()};
   } else {
-    options.command = {options_.trainer.string(), job.probe.has_plan() ? "--plan" : "--check"};
+    options.command = {options_.trainer.string(), flag_of(job.probe)};
   }
   options.command.insert(options.command.end(), {"--input", input_path.string()});
   options.environment = options_.environment;
@@ -218,9 +238,45 @@ absl::Status Prober::start(Job& job) {
   return absl::OkStatus();
 }
 
+void Prober::cancel(int64_t probe_id) {
+  const auto is_it = [&](const Job& job) { return job.probe.probe_id() == probe_id; };
+  if (const auto job = std::ranges::find_if(waiting_, is_it); job != waiting_.end()) {
+    discard(*job);
+    waiting_.erase(job);
+  }
+  if (const auto job = std::ranges::find_if(running_, is_it); job != running_.end()) {
+    job->done = nullptr;
+    job->process->kill_group(SIGKILL);
+  }
+}
+
+void Prober::watch_replies(Iterator job) {
+  job->next_part = loop_.call_after(kPartPause, [this, job] {
+    send_part(*job);
+    watch_replies(job);
+  });
+}
+
+// What has come since the last one; false: nothing has.
+bool Prober::send_part(Job& job) {
+  v1::Probed probed = answer_to(job.probe);
+  for (v1::GenerateReply& reply : job.replies->read()) {
+    if (reply.has_failure()) {
+      *probed.mutable_failure() = std::move(*reply.mutable_failure());
+      break;
+    }
+    *probed.mutable_generated()->add_replies() = std::move(reply);
+  }
+  if (probed.kind_case() == v1::Probed::KIND_NOT_SET) return false;
+  if (job.done) job.done(std::move(probed));
+  return true;
+}
+
 void Prober::exited(Iterator job) {
   const std::optional<Exit> exit = job->process->reap();
   if (!exit) return;
+  while (job->replies && send_part(*job)) {
+  }
   v1::Probed probed =
       job->timed_out ? too_late(job->probe) : result_of(job->probe, job->directory, *exit);
   const Done done = std::move(job->done);
@@ -232,6 +288,7 @@ void Prober::exited(Iterator job) {
 
 void Prober::discard(Job& job) {
   loop_.cancel(job.deadline);
+  loop_.cancel(job.next_part);
   if (job.process) loop_.unwatch(job.process->pidfd());
   if (job.directory.empty()) return;
   std::error_code error;

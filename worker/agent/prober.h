@@ -1,5 +1,5 @@
 // Runs programs that answer a question about a job (`tessera-trainer --check`, `--plan`,
-// tessera-data), a few at a time.
+// `--generate`, tessera-data), a few at a time.
 #pragma once
 
 #include <chrono>
@@ -7,12 +7,14 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/v1/agent.pb.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/process.h"
+#include "worker/agent/reply_tail.h"
 
 namespace tessera::agent {
 
@@ -38,8 +40,11 @@ class Prober {
   Prober(const Prober&) = delete;
   Prober& operator=(const Prober&) = delete;
 
-  // `done` is called later, once, unless cancel_all() or the destructor comes first.
+  // `done` is called later, once, unless cancel(), cancel_all() or the destructor comes first; for
+  // a probe that is answered in parts with each of them, and once more where it failed.
   void probe(v1::Probe probe, Done done);
+  // That with this probe_id; nothing where there is none.
+  void cancel(int64_t probe_id);
   void cancel_all();
 
  private:
@@ -50,11 +55,16 @@ class Prober {
     std::unique_ptr<Process> process;  // null: it waits
     EventLoop::TimerId deadline;
     bool timed_out = false;
+    // Of a probe that is answered in parts.
+    std::optional<ReplyTail> replies;
+    EventLoop::TimerId next_part;
   };
   using Iterator = std::list<Job>::iterator;
 
   void start_waiting();
   absl::Status start(Job& job);
+  void watch_replies(Iterator job);
+  bool send_part(Job& job);
   void exited(Iterator job);
   void expired(Iterator job);
   void answer_later(Done done, v1::Probed answer);

@@ -108,6 +108,8 @@ void Supervisor::handle(const v1::SessionResponse& message) {
       return;
     case v1::SessionResponse::kProbe:
       return probe(message.probe());
+    case v1::SessionResponse::kCancelProbe:
+      return prober_.cancel(message.cancel_probe().probe_id());
     case v1::SessionResponse::kWelcome:
     case v1::SessionResponse::KIND_NOT_SET:
       spdlog::warn("the coordinator sent a message that this agent does not know");

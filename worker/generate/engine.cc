@@ -257,6 +257,24 @@ void Engine::finish(const Sequence& sequence, FinishReason reason) {
                        .finish = reason});
 }
 
+void Engine::rehearse_pass(const AlikeSequences& alike) {
+  const c10::NoGradGuard no_grad;
+  const OwnerScope owner(Owner::kActivations);
+  const int64_t length = alike.begin + alike.count;
+  auto state = std::make_shared<RequestState>();
+  state->request.prompt.resize(static_cast<size_t>(length));
+  std::vector<Sequence> sequences(static_cast<size_t>(alike.num_sequences));
+  Pass pass;
+  for (Sequence& sequence : sequences) {
+    sequence.of = state;
+    sequence.tokens.resize(static_cast<size_t>(length));
+    sequence.pages.resize(static_cast<size_t>(pages_for(length)));
+    pass.parts.push_back({&sequence, alike.begin, alike.count, /*samples=*/true});
+    pass.num_tokens += alike.count;
+  }
+  sample(pass, run_model(pass));
+}
+
 std::vector<Completion> Engine::take_finished() {
   std::vector<Completion> taken = std::move(finished_);
   finished_.clear();
@@ -282,13 +300,14 @@ void Engine::wake() {
   if (is_awake_) return;
   const auto begin = std::chrono::steady_clock::now();
   EngineTransition transition{.is_wake = true, .level = slept_};
-  transition.kv_cache_bytes = cache_.bytes();
+  const bool has_cache = cache_.is_allocated();
+  transition.kv_cache_bytes = has_cache ? 0 : cache_.bytes();
   transition.weight_bytes = weights_.held_bytes();
   transition.host_bytes = host_bytes_;
   weights_.wake();
   if (cache_.is_on_host()) {
     cache_.move_back();
-  } else {
+  } else if (!has_cache) {
     cache_.allocate();
   }
   host_bytes_ = 0;
@@ -301,14 +320,14 @@ void Engine::fall_asleep(SleepLevel level) {
   if (!is_awake_) return;
   const auto begin = std::chrono::steady_clock::now();
   EngineTransition transition{.is_wake = false, .level = level};
-  transition.kv_cache_bytes = cache_.bytes();
+  transition.kv_cache_bytes = level == SleepLevel::kKeep ? 0 : cache_.bytes();
   transition.weight_bytes = weights_.held_bytes();
   weights_.let_go();
   const std::vector<int32_t> held = pool_.held();
   if (level == SleepLevel::kOffload && !held.empty()) {
     cache_.move_to_host(held);
     host_bytes_ = std::ssize(held) * cache_.page_bytes();
-  } else {
+  } else if (level != SleepLevel::kKeep) {
     scheduler_.preempt_all();
     cache_.drop();
   }

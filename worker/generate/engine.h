@@ -37,6 +37,7 @@
 namespace tessera {
 
 enum class SleepLevel : uint8_t {
+  kKeep = 0,     // the cache stays; gathered weights go
   kOffload = 1,  // pages of unfinished sequences go to host memory
   kDrop = 2,     // pages are lost: unfinished sequences run again from their first token
 };
@@ -104,6 +105,15 @@ class Engine {
   // Submits the requests and steps until all are finished. Returns the completions in their order,
   // those of a request by sample. Collective, also where a rank has no requests.
   std::vector<Completion> generate(const std::vector<GenerationRequest>& requests);
+
+  // Sequences that stand alike: tokens [begin, begin + count) of each are run, and the next one is
+  // sampled.
+  struct AlikeSequences {
+    int64_t num_sequences = 1, begin = 0, count = 1;
+  };
+  // Allocates what a pass of these does, whatever was submitted. Requires an awake engine, and
+  // tensors without data.
+  void rehearse_pass(const AlikeSequences& sequences);
 
   bool is_awake() const { return is_awake_; }
   void wake();  // collective with kGather; nothing where it is awake

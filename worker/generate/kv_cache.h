@@ -30,6 +30,7 @@ class KvCache : public AttentionCache {
   int64_t bytes() const { return options_.num_pages * page_bytes_; }
   int64_t page_bytes() const { return page_bytes_; }
 
+  bool is_allocated() const { return !layers_.empty(); }
   // Pages hold nothing then.
   void allocate();
   void drop();

@@ -46,7 +46,7 @@ class RowView {
       : dataset_(dataset),
         is_kto_(method.has_kto()),
         is_reward_(method.has_reward()),
-        is_pair_(method.has_dpo() || method.has_reward()) {}
+        is_pair_(method.has_dpo() || method.has_reward() || method.has_online_dpo()) {}
 
   v1::InspectedData count() const {
     v1::InspectedData data;

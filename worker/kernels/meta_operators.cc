@@ -42,6 +42,8 @@ at::Tensor& where_out(const at::Tensor&, const at::Tensor&, const at::Tensor&, a
   return out;
 }
 
+at::Tensor& logical_and_out(const at::Tensor&, const at::Tensor&, at::Tensor& out) { return out; }
+
 void fused_adamw_(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                   at::TensorList, double, double, double, double, double, bool, bool,
                   const std::optional<at::Tensor>&, const std::optional<at::Tensor>&) {}
@@ -92,6 +94,7 @@ void add_kernels(torch::Library& library) {
   library.impl("index_select", index_select);
   library.impl("embedding_dense_backward", embedding_dense_backward);
   library.impl("bincount", bincount);
+  library.impl("logical_and.out", logical_and_out);
   library.impl("where.self", where);
   library.impl("where.self_out", where_out);
   library.impl("_fused_adamw_", fused_adamw_);

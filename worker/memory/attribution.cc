@@ -13,7 +13,7 @@ constexpr std::array<std::string_view, kNumOwners> kOwnerNames = {
     "other",    "parameters",    "gradients", "optimizer",  "activations", "head",
     "kv_cache", "communication", "data",      "checkpoint", "reference"};
 constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {
-    "load", "data", "forward", "backward", "optimizer", "eval", "checkpoint"};
+    "load", "data", "generate", "forward", "backward", "optimizer", "eval", "checkpoint"};
 constexpr std::array<std::string_view, kNumSpaces> kSpaceNames = {"device", "host"};
 
 struct BlockNames {

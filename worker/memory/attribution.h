@@ -29,13 +29,14 @@ std::string_view owner_name(Owner owner);  // "parameters"; zero-terminated, lik
 enum class Phase : uint8_t {
   kLoad,  // all before the first step
   kData,
+  kGenerate,  // completions are made and judged
   kForward,
   kBackward,
   kOptimizer,
   kEval,
   kCheckpoint,
 };
-inline constexpr int kNumPhases = 7;
+inline constexpr int kNumPhases = 8;
 std::string_view phase_name(Phase phase);  // "forward"
 
 // Memory of two kinds, counted apart. On a CPU both are the same RAM: what is offloaded leaves the

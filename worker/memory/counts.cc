@@ -28,6 +28,8 @@ void MemoryCounts::add(const Attribution& who, int64_t bytes) {
   totals_.current_by_owner[owner] += bytes;
   totals_.peak_by_owner[owner] =
       std::max(totals_.peak_by_owner[owner], totals_.current_by_owner[owner]);
+  int64_t& peak_of_phase = totals_.peak_by_phase[static_cast<size_t>(who.phase)];
+  peak_of_phase = std::max(peak_of_phase, totals_.current_bytes);
   if (totals_.current_bytes > totals_.peak_bytes) {
     totals_.peak_bytes = totals_.current_bytes;
     reached_peak_ = who;
@@ -81,6 +83,7 @@ void MemoryCounts::reset_peak() {
   copy_peak();
   totals_.peak_bytes = totals_.current_bytes;
   totals_.peak_by_owner = totals_.current_by_owner;
+  totals_.peak_by_phase = {};
   reached_peak_ = {};
 }
 

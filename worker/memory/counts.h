@@ -11,6 +11,7 @@
 namespace tessera {
 
 using BytesByOwner = std::array<int64_t, kNumOwners>;
+using BytesByPhase = std::array<int64_t, kNumPhases>;
 
 struct MemoryTotals {
   int64_t current_bytes = 0;
@@ -18,6 +19,8 @@ struct MemoryTotals {
   BytesByOwner current_by_owner{};
   BytesByOwner at_peak_by_owner{};  // split at the moment of peak_bytes
   BytesByOwner peak_by_owner{};     // each owner's own peak
+  // The most that was allocated in all when something was allocated in a phase; 0: nothing was.
+  BytesByPhase peak_by_phase{};
 };
 
 // Bytes that were allocated for an owner, in a block, during a phase.

@@ -51,6 +51,7 @@ void fill(const MemoryTotals& device, const MemoryTotals& host, int64_t device_l
   out.set_current_bytes(device.current_bytes);
   out.set_peak_bytes(device.peak_bytes);
   *out.mutable_owners() = owner_bytes(device);
+  *out.mutable_phases() = phase_bytes(device);
   out.set_host_current_bytes(host.current_bytes);
   out.set_host_peak_bytes(host.peak_bytes);
   *out.mutable_host_owners() = owner_bytes(host);
@@ -72,6 +73,17 @@ google::protobuf::RepeatedPtrField<v1::OwnerBytes> owner_bytes(const MemoryTotal
     owner.set_current_bytes(totals.current_by_owner[i]);
     owner.set_at_peak_bytes(totals.at_peak_by_owner[i]);
     owner.set_peak_bytes(totals.peak_by_owner[i]);
+  }
+  return out;
+}
+
+google::protobuf::RepeatedPtrField<v1::PhaseBytes> phase_bytes(const MemoryTotals& totals) {
+  google::protobuf::RepeatedPtrField<v1::PhaseBytes> out;
+  for (int i = 0; i < kNumPhases; ++i) {
+    if (totals.peak_by_phase[i] == 0) continue;
+    v1::PhaseBytes& phase = *out.Add();
+    phase.set_phase(std::string(phase_name(static_cast<Phase>(i))));
+    phase.set_peak_bytes(totals.peak_by_phase[i]);
   }
   return out;
 }

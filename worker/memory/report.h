@@ -11,6 +11,9 @@ namespace tessera {
 // One entry an owner that ever had a byte.
 google::protobuf::RepeatedPtrField<v1::OwnerBytes> owner_bytes(const MemoryTotals& totals);
 
+// One entry a phase in which anything was allocated.
+google::protobuf::RepeatedPtrField<v1::PhaseBytes> phase_bytes(const MemoryTotals& totals);
+
 // Both spaces as they are, with the process's own memory; all but rank, step and device allocator.
 v1::MemorySnapshot memory_snapshot(const MemoryLedger& ledger);
 

@@ -5,11 +5,16 @@
 
 #include <functional>
 #include <iostream>
+#include <optional>
 
 #include "proto/spec/bytes.h"
+#include "proto/spec/online_relations.h"
 #include "worker/errors.h"
+#include "worker/generate/end_tokens.h"
 #include "worker/model/adapter_files.h"
 #include "worker/model/stored_weights.h"
+#include "worker/rewards/judge.h"
+#include "worker/trainer/engine_setup.h"
 #include "worker/trainer/frozen.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/model_options.h"
@@ -17,6 +22,7 @@
 #include "worker/trainer/rehearsal.h"
 #include "worker/trainer/resume.h"
 #include "worker/trainer/stream_share.h"
+#include "worker/trainer/value_model.h"
 
 namespace tessera {
 namespace {
@@ -87,6 +93,29 @@ void check_output(const v1::JobSpec& spec, const ParameterCounts& size) {
   }
 }
 
+// As far as the first prompts tell.
+void check_completions(const v1::JobSpec& spec, const ModelConfig& config,
+                       const LiveRollouts& prompts) {
+  engine_options(spec, config, generation_work(spec, prompts.longest_prompt()));
+  SamplingParams sampling = sampling_of(spec);
+  sampling.stop_tokens = end_tokens(spec.model().path(), Tokenizer(tokenizer_directory(spec)));
+  check_sampling(sampling, "generation");
+  if (!spec.generation().record_to().empty())
+    check_writable("generation.record_to", spec.generation().record_to());
+}
+
+// Adds the value model of a job that trains one.
+void check_value(const v1::JobSpec& spec, ParameterCounts& size, std::vector<FlatLayout>& layouts) {
+  if (!value_model_of_job(spec)) return;
+  const ModelConfig policy = read_model_config(spec.model().path());
+  check_value_model(spec, policy);
+  const auto model = make_value_layers(spec, policy);
+  check_strategy(spec.parallelism(), model->config());
+  size += count_parameters(*model);
+  for (FlatLayout& layout : trainable_layouts(*model, /*world_size=*/1, ModelRole::kValue))
+    layouts.push_back(std::move(layout));
+}
+
 // A job that cannot be rehearsed may run all the same.
 void add_rehearsal(const v1::JobSpec& spec, const RehearsalOptions& options,
                    v1::CheckResult& result) {
@@ -103,27 +132,31 @@ void add_rehearsal(const v1::JobSpec& spec, const RehearsalOptions& options,
 
 v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& options) {
   v1::CheckResult result;
-  int64_t vocab_size = 0;
+  std::optional<ModelConfig> config;
   ParameterCounts size;
   std::vector<FlatLayout> layouts;
   guarded(result, [&] { refuse_combinations(spec); });
   guarded(result, [&] {
-    const ModelConfig config = model_of_job(spec, read_model_config(spec.model().path()));
-    vocab_size = config.vocab_size;
-    check_strategy(spec.parallelism(), config);
-    const std::unique_ptr<DecoderModel> model = make_layers(spec, config);
+    config = model_of_job(spec, read_model_config(spec.model().path()));
+    check_strategy(spec.parallelism(), *config);
+    const std::unique_ptr<DecoderModel> model = make_layers(spec, *config);
     size = count_parameters(*model);
     layouts = trainable_layouts(*model, /*world_size=*/1);
     check_weights(*model, WeightFiles::open(spec.model().path()));
     if (!spec.peft().adapter_path().empty()) open_adapter(*model, spec.peft().adapter_path());
-    check_frozen(spec, config);
+    check_frozen(spec, *config);
   });
+  guarded(result, [&] { check_value(spec, size, layouts); });
   for (const bool held_out : {false, true}) {
     if (held_out && spec.data().eval().empty()) continue;
     guarded(result, [&] {
-      DatasetOptions options = dataset_options(spec, held_out, vocab_size);
+      DatasetOptions options = dataset_options(spec, held_out, config ? config->vocab_size : 0);
       options.max_documents = kSampleDocuments;
-      load_dataset(options);
+      if (held_out || !spec::makes_completions(spec)) {
+        load_dataset(options);
+      } else if (const auto prompts = load_prompts(options); config) {
+        check_completions(spec, *config, *prompts);
+      }
     });
   }
   guarded(result, [&] {
@@ -131,6 +164,7 @@ v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& optio
     if (!requested) return;
     check_optimizer_states(*requested, check_checkpoint(*requested, layouts), spec.memory());
   });
+  for (int i = 0; i < spec.reward_funcs_size(); ++i) guarded(result, [&] { check_judge(spec, i); });
   guarded(result, [&] { check_output(spec, size); });
   guarded(result, [&] {
     const v1::Memory& memory = spec.memory();

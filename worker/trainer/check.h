@@ -7,8 +7,9 @@
 namespace tessera {
 
 // Looks at the model's config and weight headers, the tokenizer, the first documents of the data,
-// and the output directory with the room on its disk. Changes nothing. Each part is checked though
-// another failed. Where nothing is wrong the job is rehearsed, too.
+// the patterns and schemas of reward_funcs, and the output directory with the room on its disk.
+// Changes nothing. Each part is checked though another failed. Where nothing is wrong the job is
+// rehearsed, too.
 v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& options = {});
 
 }  // namespace tessera

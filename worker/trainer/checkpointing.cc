@@ -14,13 +14,14 @@
 #include "worker/trainer/merged_weights.h"
 #include "worker/trainer/model_options.h"
 #include "worker/trainer/peft_options.h"
+#include "worker/trainer/value_model.h"
 
 namespace tessera {
 namespace {
 
-std::vector<FlatShard> weight_vectors(const TrainableModel& trainable) {
+std::vector<FlatShard> weight_vectors(const TrainedModels& trained) {
   std::vector<FlatShard> vectors;
-  for (const ShardedUnit* unit : trainable.trainable_units()) {
+  for (const ShardedUnit* unit : trained.units()) {
     vectors.push_back(
         {unit->layout().name + "/parameter", unit->shard(), unit->layout().used_numel});
   }
@@ -43,10 +44,10 @@ std::string given_chat_template(const v1::Method& method) {
 
 }  // namespace
 
-std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer,
+std::vector<FlatShard> state_vectors(const TrainedModels& trained, const AdamW& optimizer,
                                      const TrainableModel* reference) {
   std::vector<FlatShard> vectors = optimizer.state();
-  for (FlatShard& weights : weight_vectors(trainable)) vectors.push_back(std::move(weights));
+  for (FlatShard& weights : weight_vectors(trained)) vectors.push_back(std::move(weights));
   if (reference == nullptr) return vectors;
   for (const auto& unit : reference->units) {
     vectors.push_back(
@@ -95,7 +96,7 @@ void Checkpointing::agree_on_resume() const {
   }
 }
 
-std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& trainable,
+std::optional<v1::CheckpointState> Checkpointing::resume(const TrainedModels& trained,
                                                          AdamW& optimizer) {
   agree_on_resume();
   if (!resume_from_) return std::nullopt;
@@ -104,8 +105,8 @@ std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& t
   const OwnerScope owner(Owner::kCheckpoint);
   CheckpointReader reader(resume_from_->path, resume_from_->field);
   check_optimizer_states(*resume_from_, reader.state(), input_.spec().memory());
-  reader.load(state_vectors(trainable, optimizer, reference_), mesh_.shard.rank());
-  trainable.weights_changed();
+  reader.load(state_vectors(trained, optimizer, reference_), mesh_.shard.rank());
+  trained.weights_changed();
   if (reference_ != nullptr) reference_->weights_changed();
   optimizer.set_step(reader.state().step());
   saved_step_ = reader.state().step();
@@ -115,7 +116,7 @@ std::optional<v1::CheckpointState> Checkpointing::resume(const TrainableModel& t
   return state;
 }
 
-void Checkpointing::save(v1::CheckpointState& state, const TrainableModel& trainable,
+void Checkpointing::save(v1::CheckpointState& state, const TrainedModels& trained,
                          const AdamW& optimizer) {
   if (saved_step_ == state.step()) return;
   const OwnerScope owner(Owner::kCheckpoint);
@@ -133,17 +134,17 @@ void Checkpointing::save(v1::CheckpointState& state, const TrainableModel& train
   complete.set_dtype(input_.spec().model().dtype());
   complete.set_optimizer_state_dtype(input_.spec().memory().optimizer_state_dtype());
   if (adapter_) *complete.mutable_peft() = adapter_->peft;
-  const ModelConfig& config = trainable.model->config();
+  const ModelConfig& config = trained.policy.model->config();
   if (config.is_classifier()) {
     complete.mutable_classifier()->set_num_labels(static_cast<int32_t>(config.num_labels));
     complete.mutable_classifier()->set_pad_token_id(config.score_pad_token_id);
   }
-  writer_.begin(complete, state_vectors(trainable, optimizer, reference_));
+  writer_.begin(complete, state_vectors(trained, optimizer, reference_));
   if (!training.async_save()) writer_.finish();
   saved_step_ = state.step();
 }
 
-int Checkpointing::load_best(const v1::CheckpointState& state, const TrainableModel& trainable) {
+int Checkpointing::load_best(const v1::CheckpointState& state, const TrainedModels& trained) {
   const int step = state.best().checkpoint_step();
   const std::filesystem::path path = checkpoint_path(input_.spec().training().output_dir(), step);
   if (step == 0 || !std::filesystem::exists(path)) {
@@ -154,12 +155,12 @@ int Checkpointing::load_best(const v1::CheckpointState& state, const TrainableMo
   }
   const OwnerScope owner(Owner::kCheckpoint);
   const PhaseScope phase(Phase::kCheckpoint);
-  CheckpointReader(path, "training.output_dir").load(weight_vectors(trainable), mesh_.shard.rank());
-  trainable.weights_changed();
+  CheckpointReader(path, "training.output_dir").load(weight_vectors(trained), mesh_.shard.rank());
+  trained.weights_changed();
   return step;
 }
 
-std::string Checkpointing::export_model(int step, TrainableModel& trainable) {
+std::string Checkpointing::export_models(int step, const TrainedModels& trained) {
   reporter_.progress("save", step);
   lease_.check();
   const OwnerScope owner(Owner::kCheckpoint);
@@ -173,23 +174,34 @@ std::string Checkpointing::export_model(int step, TrainableModel& trainable) {
   options.tokenizer_source = tokenizer_directory(spec);
   options.chat_template = chat_template_;
   options.dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
-  options.classifier = classifier_config(trainable.model->config());
-  if (spec.has_peft() && spec.peft().merge_adapter()) {
-    export_merged(options, trainable);
-    return final_dir.string();
-  }
+  options.classifier = classifier_config(trained.policy.model->config());
+  export_policy(options, trained.policy);
+  if (trained.value != nullptr)
+    export_whole(value_export(spec, *trained.value, options, final_dir / "value_model"),
+                 *trained.value);
+  return final_dir.string();
+}
+
+void Checkpointing::export_policy(ExportOptions options, TrainableModel& policy) {
+  const v1::JobSpec& spec = input_.spec();
+  if (spec.has_peft() && spec.peft().merge_adapter()) return export_merged(options, policy);
   if (adapter_) {
-    write_as_adapter(*trainable.model, adapter_->lora, spec.model().path(), options);
+    write_as_adapter(*policy.model, adapter_->lora, spec.model().path(), options);
     options.dtype = at::kFloat;  // nothing of what was learned is rounded away
   }
-  const std::vector<ShardedUnit*> units = trainable.trainable_units();
+  export_whole(options, policy);
+}
+
+// All that is trained of a model.
+void Checkpointing::export_whole(const ExportOptions& options, const TrainableModel& model) {
+  const std::vector<ShardedUnit*> units = model.trainable_units();
   std::vector<FlatLayout> layouts;
   for (const ShardedUnit* unit : units) layouts.push_back(unit->layout());
   const auto shards = [&](size_t unit, int64_t begin, int64_t numel) {
     return units[unit]->shard().narrow(0, begin, numel);
   };
-  write_final(final_dir, [&] { export_hugging_face(options, layouts, shards, mesh_.shard); });
-  return final_dir.string();
+  write_final(options.directory,
+              [&] { export_hugging_face(options, layouts, shards, mesh_.shard); });
 }
 
 // One copy of the weights is written, and the ranks of the others wait for that.
@@ -200,8 +212,8 @@ void Checkpointing::write_final(const std::filesystem::path& directory,
   });
 }
 
-void Checkpointing::export_merged(ExportOptions options, TrainableModel& trainable) {
-  MergedWeights merged(trainable, mesh_.shard);
+void Checkpointing::export_merged(ExportOptions options, TrainableModel& policy) {
+  MergedWeights merged(policy, mesh_.shard);
   options.before_layout = [&](size_t layout) { merged.enter(layout); };
   const auto read = [&](size_t, int64_t begin, int64_t numel) { return merged.read(begin, numel); };
   write_final(options.directory,

@@ -13,14 +13,14 @@
 #include "worker/parallel/mesh.h"
 #include "worker/trainer/control.h"
 #include "worker/trainer/peft_options.h"
-#include "worker/trainer/plan.h"
 #include "worker/trainer/reporter.h"
 #include "worker/trainer/resume.h"
+#include "worker/trainer/trained_models.h"
 
 namespace tessera {
 
 // What a checkpoint holds of a rank. `reference`: one that follows the policy; null: there is none.
-std::vector<FlatShard> state_vectors(const TrainableModel& trainable, const AdamW& optimizer,
+std::vector<FlatShard> state_vectors(const TrainedModels& trained, const AdamW& optimizer,
                                      const TrainableModel* reference = nullptr);
 
 class Checkpointing {
@@ -36,13 +36,13 @@ class Checkpointing {
   const std::optional<ResumePoint>& resume_point() const { return resume_from_; }
   // Collective. Loads that checkpoint, if there is one. Throws UserError; NetworkError when the
   // ranks do not see the same one.
-  std::optional<v1::CheckpointState> resume(const TrainableModel& trainable, AdamW& optimizer);
+  std::optional<v1::CheckpointState> resume(const TrainedModels& trained, AdamW& optimizer);
 
   // Collective. Starts to save, and with training.async_save returns while that goes on. A step is
   // saved once, however often this is called. Names the step in state.best where it is the best
   // evaluation's; that checkpoint outlives save_total_limit. Throws NetworkError when the lease ran
   // out, std::system_error when this save or the one before failed.
-  void save(v1::CheckpointState& state, const TrainableModel& trainable, const AdamW& optimizer);
+  void save(v1::CheckpointState& state, const TrainedModels& trained, const AdamW& optimizer);
   // A step's part in a save that goes on: this rank's numbers for the step's all-reduce, and what
   // is to be done with their sums. Throws as save() does.
   CheckpointWriter::Progress progress() const { return writer_.progress(); }
@@ -53,14 +53,17 @@ class Checkpointing {
   void finish() { writer_.finish(); }
   // Collective. Loads the weights of the checkpoint that state.best names, and returns its step; 0
   // where there is none any more. Requires finish(). Throws UserError.
-  int load_best(const v1::CheckpointState& state, const TrainableModel& trainable);
+  int load_best(const v1::CheckpointState& state, const TrainedModels& trained);
   // Collective. Writes output_dir/final, of a job with adapters an adapter directory unless it
-  // merges them, and returns its path. Throws as save() does.
-  std::string export_model(int step, TrainableModel& trainable);
+  // merges them, the value model into value_model in it, and returns its path. Throws as save()
+  // does.
+  std::string export_models(int step, const TrainedModels& trained);
 
  private:
   void agree_on_resume() const;
-  void export_merged(ExportOptions options, TrainableModel& trainable);
+  void export_policy(ExportOptions options, TrainableModel& policy);
+  void export_whole(const ExportOptions& options, const TrainableModel& model);
+  void export_merged(ExportOptions options, TrainableModel& policy);
   void write_final(const std::filesystem::path& directory, const std::function<void()>& write);
   CheckpointWriter::Options writer_options();
 

@@ -3,8 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
-#include <string_view>
-
 #include "worker/errors.h"
 #include "worker/model/stored_weights.h"
 #include "worker/trainer/model_options.h"
@@ -32,20 +30,6 @@ bool begins_as_its_base(const v1::Peft& peft) {
   return peft.adapter_path().empty() && peft.lora_modules_to_save().empty();
 }
 
-// Does what may complain of model.path; here another field may name the model.
-template <typename Work>
-auto naming_its_field(const FrozenSource& source, const Work& work) {
-  constexpr std::string_view kField = "model.path";
-  try {
-    return work();
-  } catch (const UserError& error) {
-    if (error.field() != kField) throw;
-    std::string message = error.what();
-    if (message.starts_with(kField)) message.replace(0, kField.size(), source.field);
-    throw UserError(source.field, message);
-  }
-}
-
 void freeze(DecoderModel& model) {
   for (const auto& layer : model.layers()) {
     for (Parameter* parameter : layer->parameters()) parameter->trainable = false;
@@ -53,46 +37,61 @@ void freeze(DecoderModel& model) {
   for (Parameter* parameter : model.head_parameters()) parameter->trainable = false;
 }
 
+// Of methods whose reference is the model before training.
+template <typename Options>
+ReferenceOptions online_options(const Options& options, bool is_wanted) {
+  ReferenceOptions out;
+  out.is_wanted = is_wanted;
+  if constexpr (requires { options.sync_ref_model(); }) {
+    if (options.sync_ref_model()) {
+      out.sync_steps = options.ref_model_sync_steps();
+      out.sync_share = options.ref_model_mixup_alpha();
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 ReferenceOptions reference_options(const v1::Method& method) {
   if (method.has_dpo()) return options_of(method.dpo(), "dpo");
   if (method.has_kto()) return options_of(method.kto(), "kto");
+  if (method.has_grpo()) return online_options(method.grpo(), method.grpo().beta() != 0);
+  if (method.has_rloo()) return online_options(method.rloo(), method.rloo().beta() != 0);
+  if (method.has_online_dpo()) return online_options(method.online_dpo(), /*is_wanted=*/true);
+  if (method.has_ppo()) {
+    ReferenceOptions out = online_options(method.ppo(), /*is_wanted=*/true);
+    out.path = method.ppo().ref_model();
+    out.field = "method.ppo.ref_model";
+    return out;
+  }
   return {};
 }
 
-std::optional<FrozenSource> reference_in_memory(const v1::JobSpec& spec) {
+std::optional<ModelSource> reference_in_memory(const v1::JobSpec& spec) {
   const ReferenceOptions reference = reference_options(spec.method());
   if (!reference.is_wanted || reference.is_precomputed) return std::nullopt;
-  if (!reference.path.empty()) return FrozenSource{reference.path, reference.field};
+  if (!reference.path.empty()) return ModelSource{reference.path, reference.field};
   if (spec.has_peft() && begins_as_its_base(spec.peft())) return std::nullopt;
-  return FrozenSource{spec.model().path(), "model.path",
-                      /*has_adapter=*/!spec.peft().adapter_path().empty()};
+  return ModelSource{spec.model().path(), "model.path",
+                     /*has_adapter=*/!spec.peft().adapter_path().empty()};
 }
 
-std::optional<FrozenSource> reference_to_precompute(const v1::JobSpec& spec) {
+std::optional<ModelSource> reference_to_precompute(const v1::JobSpec& spec) {
   const ReferenceOptions reference = reference_options(spec.method());
   if (!reference.is_precomputed || reference.path.empty()) return std::nullopt;
-  return FrozenSource{reference.path, reference.field};
+  return ModelSource{reference.path, reference.field};
 }
 
-std::optional<FrozenSource> teacher_of_job(const v1::JobSpec& spec) {
+std::optional<ModelSource> teacher_of_job(const v1::JobSpec& spec) {
   if (!spec.method().has_gkd()) return std::nullopt;
-  return FrozenSource{spec.method().gkd().teacher_model_name_or_path(),
-                      "method.gkd.teacher_model_name_or_path"};
+  return ModelSource{spec.method().gkd().teacher_model_name_or_path(),
+                     "method.gkd.teacher_model_name_or_path"};
 }
 
-std::unique_ptr<DecoderModel> make_frozen_layers(const v1::JobSpec& spec,
-                                                 const FrozenSource& source,
+std::unique_ptr<DecoderModel> make_frozen_layers(const v1::JobSpec& spec, const ModelSource& source,
                                                  const ModelConfig& policy) {
-  const ModelConfig config =
-      naming_its_field(source, [&] { return read_model_config(source.path); });
-  if (config.vocab_size != policy.vocab_size) {
-    throw UserError(source.field, source.field + " " + source.path.string() +
-                                      " has a vocabulary of " + std::to_string(config.vocab_size) +
-                                      ", must have model.path's of " +
-                                      std::to_string(policy.vocab_size));
-  }
+  const ModelConfig config = read_config_of(source, policy);
   auto model = std::make_unique<DecoderModel>(config, spec.memory().head_chunk_tokens(),
                                               spec.memory().mlp_tile_tokens());
   // What adapters train beside them is not quantized in the policy either.
@@ -106,14 +105,14 @@ std::unique_ptr<DecoderModel> make_frozen_layers(const v1::JobSpec& spec,
   return model;
 }
 
-std::unique_ptr<TrainableModel> build_frozen(const v1::JobSpec& spec, const FrozenSource& source,
+std::unique_ptr<TrainableModel> build_frozen(const v1::JobSpec& spec, const ModelSource& source,
                                              const ModelConfig& policy, const Mesh& mesh,
                                              at::Device device) {
   return std::make_unique<TrainableModel>(shard_model(
       spec, make_frozen_layers(spec, source, policy), mesh, device, ModelRole::kFrozen));
 }
 
-void load_frozen(const v1::JobSpec& spec, const FrozenSource& source, TrainableModel& model,
+void load_frozen(const v1::JobSpec& spec, const ModelSource& source, TrainableModel& model,
                  int rank) {
   v1::JobSpec of_source = spec;
   if (!source.has_adapter) of_source.mutable_peft()->clear_adapter_path();

@@ -8,6 +8,7 @@
 
 #include "tessera/v1/job.pb.h"
 #include "worker/model/safetensors.h"
+#include "worker/trainer/model_source.h"
 #include "worker/trainer/plan.h"
 
 namespace tessera {
@@ -24,34 +25,26 @@ struct ReferenceOptions {
 };
 ReferenceOptions reference_options(const v1::Method& method);
 
-// Where a frozen model comes from.
-struct FrozenSource {
-  std::filesystem::path path;  // a Hugging Face directory
-  std::string field;           // of the job file, that names it
-  bool has_adapter = false;    // with the adapter of peft.adapter_path
-};
-
 // The reference that a job holds in memory while it trains. Nothing: it has none, or the policy
 // without its adapters, or scores that were made before.
-std::optional<FrozenSource> reference_in_memory(const v1::JobSpec& spec);
+std::optional<ModelSource> reference_in_memory(const v1::JobSpec& spec);
 // That of ref_model, where scores are made before training; it goes when they are there.
-std::optional<FrozenSource> reference_to_precompute(const v1::JobSpec& spec);
+std::optional<ModelSource> reference_to_precompute(const v1::JobSpec& spec);
 
 // The teacher of a job that has one.
-std::optional<FrozenSource> teacher_of_job(const v1::JobSpec& spec);
+std::optional<ModelSource> teacher_of_job(const v1::JobSpec& spec);
 
 // Layers as the policy's, quantized likewise, without noise, recompute or anything trained.
 // Throws UserError (its config.json; a vocabulary that is not the policy's).
-std::unique_ptr<DecoderModel> make_frozen_layers(const v1::JobSpec& spec,
-                                                 const FrozenSource& source,
+std::unique_ptr<DecoderModel> make_frozen_layers(const v1::JobSpec& spec, const ModelSource& source,
                                                  const ModelConfig& policy);
 // Those, sharded as the policy and offloaded where its weights are. Not loaded. The mesh's
 // groups must outlive the result.
-std::unique_ptr<TrainableModel> build_frozen(const v1::JobSpec& spec, const FrozenSource& source,
+std::unique_ptr<TrainableModel> build_frozen(const v1::JobSpec& spec, const ModelSource& source,
                                              const ModelConfig& policy, const Mesh& mesh,
                                              at::Device device);
 // Reads this rank's shards. Throws UserError.
-void load_frozen(const v1::JobSpec& spec, const FrozenSource& source, TrainableModel& model,
+void load_frozen(const v1::JobSpec& spec, const ModelSource& source, TrainableModel& model,
                  int rank);
 
 // Throws UserError: the first mistake in the files of the job's reference and teacher. Reads no

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "proto/spec/method_fields.h"
+#include "proto/spec/online_relations.h"
 #include "proto/spec/rules.h"
 #include "worker/data/tokenizer.h"
 #include "worker/errors.h"
@@ -55,11 +56,31 @@ v1::PlanRequest read_plan_request(const std::filesystem::path& path) {
   return request;
 }
 
+v1::GenerateRequest read_generate_request(const std::filesystem::path& path) {
+  v1::GenerateRequest request;
+  read_message(path, request);
+  return request;
+}
+
 std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, int64_t vocab_size,
                                         const Reports& reports) {
   DatasetOptions options = dataset_options(spec, held_out, vocab_size);
   options.reports = reports;
   return load_dataset(options);
+}
+
+std::unique_ptr<LiveRollouts> read_prompts(const v1::JobSpec& spec, int64_t vocab_size,
+                                           const Reports& reports) {
+  DatasetOptions options = dataset_options(spec, /*held_out=*/false, vocab_size);
+  options.reports = reports;
+  return load_prompts(options);
+}
+
+bool shuffles_rows(const v1::JobSpec& spec) {
+  const v1::Training& training = spec.training();
+  return training.has_train_sampling_strategy()
+             ? training.train_sampling_strategy() == "random"
+             : training.shuffle_dataset() && !spec.method().has_kto();
 }
 
 LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const ModelConfig& config,
@@ -77,11 +98,12 @@ LoaderOptions loader_options(const v1::JobSpec& spec, bool held_out, const Model
     options.shuffle = false;
     return options;
   }
-  options.batch_rows = training.per_device_train_batch_size();
+  options.batch_rows = spec::step_plan(spec).batch_rows;
   options.split_batches = training.accelerator_config().split_batches();
-  options.shuffle = training.has_train_sampling_strategy()
-                        ? training.train_sampling_strategy() == "random"
-                        : training.shuffle_dataset() && !spec.method().has_kto();
+  // Rollouts come in the order in which they were, or are to be, trained on.
+  const bool is_live = spec::makes_completions(spec);
+  options.is_shuffled_already = is_live && shuffles_rows(spec);
+  options.shuffle = shuffles_rows(spec) && spec.data().rollouts().empty() && !is_live;
   options.drop_last = training.dataloader_drop_last();
   return options;
 }

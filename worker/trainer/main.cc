@@ -5,10 +5,13 @@
 //   tessera-trainer --check --input run.json                  prints a CheckResult, trains nothing
 //   tessera-trainer --rehearse --input run.json               prints a Rehearsal, likewise
 //   tessera-trainer --plan --input request.json               prints a Plan of a PlanRequest
-//   tessera-trainer --export CHECKPOINT --to DIRECTORY        writes a Hugging Face directory
+//   tessera-trainer --generate --input request.json           writes length-delimited
+//   GenerateReplies tessera-trainer --export CHECKPOINT --to DIRECTORY        writes a Hugging Face
+//   directory
 //
 // Exit codes: 0 finished, 1 failed (the last event says why), 2 wrong usage.
 #include <ATen/Parallel.h>
+#include <google/protobuf/util/delimited_message_util.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <CLI/CLI.hpp>
@@ -27,6 +30,7 @@
 #include "worker/memory/report.h"
 #include "worker/trainer/check.h"
 #include "worker/trainer/export_checkpoint.h"
+#include "worker/trainer/generate_text.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/plan_job.h"
 #include "worker/trainer/rehearsal.h"
@@ -40,6 +44,7 @@ struct Flags {
   bool check = false;
   bool rehearse = false;
   bool plan = false;
+  bool generate = false;
   ExportRequest to_export;
 };
 
@@ -217,6 +222,22 @@ int run_rehearsal(const Flags& flags) {
   }
 }
 
+int generate(const Flags& flags) {
+  const MemoryLedger& ledger = MemoryLedger::install();
+  const auto write = [](const v1::GenerateReply& reply) {
+    google::protobuf::util::SerializeDelimitedToOstream(reply, &std::cout);
+    std::cout.flush();
+  };
+  try {
+    generate_text(read_generate_request(flags.input), write);
+  } catch (const std::exception&) {
+    v1::GenerateReply reply;
+    *reply.mutable_failure() = current_failure(ledger);
+    write(reply);
+  }
+  return std::cout ? 0 : 1;
+}
+
 int run_export(const ExportRequest& request) {
   const MemoryLedger& ledger = MemoryLedger::install();
   try {
@@ -251,6 +272,11 @@ int main(int argc, char** argv) {
                "of a PlanRequest: say what would make the job fit, and train nothing")
       ->excludes("--check")
       ->excludes("--rehearse");
+  app.add_flag("--generate", flags.generate,
+               "of a GenerateRequest: make completions, and train nothing")
+      ->excludes("--check")
+      ->excludes("--rehearse")
+      ->excludes("--plan");
   CLI::Option* to_export = app.add_option("--export", flags.to_export.checkpoint,
                                           "checkpoint to write as a Hugging Face directory")
                                ->excludes(input);
@@ -271,5 +297,6 @@ int main(int argc, char** argv) {
   if (to_export->count() > 0) return tessera::run_export(flags.to_export);
   if (flags.rehearse) return tessera::run_rehearsal(flags);
   if (flags.plan) return tessera::plan(flags);
+  if (flags.generate) return tessera::generate(flags);
   return flags.check ? tessera::check(flags) : tessera::train(flags);
 }

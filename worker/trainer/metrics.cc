@@ -3,11 +3,12 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace tessera {
 namespace {
 
-void add_value(google::protobuf::Map<std::string, v1::MetricSum>& sums, const char* name,
+void add_value(google::protobuf::Map<std::string, v1::MetricSum>& sums, const std::string& name,
                double value) {
   v1::MetricSum& sum = sums[name];
   sum.set_sum(sum.sum() + value);
@@ -72,6 +73,10 @@ void add_step(v1::MetricsWindow& window, const MethodMetrics& metrics,
   window.set_steps(window.steps() + 1);
   window.set_loss(window.loss() + metrics.step_loss(microbatches));
   metrics.add(microbatches, *window.mutable_metrics());
+}
+
+void add_metric(v1::MetricsWindow& window, const std::string& name, double value) {
+  if (!std::isnan(value)) add_value(*window.mutable_metrics(), name, value);
 }
 
 void set_means(const google::protobuf::Map<std::string, v1::MetricSum>& sums,

@@ -64,6 +64,8 @@ class MethodMetrics {
 // Adds a step to the window.
 void add_step(v1::MetricsWindow& window, const MethodMetrics& metrics,
               const std::vector<MicrobatchSums>& microbatches);
+// Adds a value of a metric that is none of a microbatch; nothing where it is NaN.
+void add_metric(v1::MetricsWindow& window, const std::string& name, double value);
 // The means of what was added.
 void set_means(const google::protobuf::Map<std::string, v1::MetricSum>& sums,
                google::protobuf::Map<std::string, double>& means);

@@ -16,7 +16,7 @@ ModelConfig model_of_job(const v1::JobSpec& spec, ModelConfig config) {
   }
   if (spec.method().has_reward()) config.num_labels = 1;
   // Neither transformers' models that score documents nor TRL's divergence have it in their loss.
-  if (spec.method().has_reward() || spec.method().has_gkd())
+  if (spec.method().has_reward() || spec.method().has_gkd() || spec.method().has_online_dpo())
     config.experts.router_aux_loss_coef = 0;
   if (!method.router_aux_loss_coef) return config;
   const double coefficient = *method.router_aux_loss_coef;

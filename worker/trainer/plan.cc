@@ -58,20 +58,6 @@ void noise_pass(const v1::JobSpec& spec, DecoderModel& model) {
   embedding = make_noisy_embedding(std::move(embedding), spec.training().neftune_noise_alpha());
 }
 
-// Blocks only: the embedding has nothing to recompute.
-void recompute_pass(const v1::JobSpec& spec, DecoderModel& model) {
-  const v1::Memory& memory = spec.memory();
-  if (!memory.gradient_checkpointing()) return;
-  const RecomputePolicy policy = memory.gradient_checkpointing_policy() == "full"
-                                     ? RecomputePolicy::kFull
-                                     : RecomputePolicy::kAttention;
-  auto& layers = model.layers();
-  const auto step = static_cast<size_t>(memory.gradient_checkpointing_every());
-  for (size_t i = 1; i < layers.size(); i += step) {
-    layers[i] = std::make_unique<RecomputedLayer>(std::move(layers[i]), policy);
-  }
-}
-
 // Blocks only: backward begins with the head, and nothing of it could stay away for a while.
 void offload_pass(const v1::JobSpec& spec, at::Device device, TrainableModel& out) {
   const v1::Memory& memory = spec.memory();
@@ -93,6 +79,9 @@ void offload_pass(const v1::JobSpec& spec, at::Device device, TrainableModel& ou
     layers[i] = std::make_unique<OffloadedLayer>(std::move(layers[i]), *out.offload);
   }
 }
+
+// What the names of a model's units and blocks begin with.
+std::string prefix_of(ModelRole role) { return role == ModelRole::kValue ? "value_model." : ""; }
 
 std::string layer_name(size_t layer) {
   if (layer == 0) return "model.embed_tokens";
@@ -128,7 +117,8 @@ std::vector<UnitParameters> split(const std::string& name,
 
 // Those of each layer and of the head. A tied output matrix is the embedding's, so then the final
 // norm goes to the embedding, whose units have the head as their second use.
-std::vector<std::vector<UnitParameters>> units_of(DecoderModel& model) {
+std::vector<std::vector<UnitParameters>> units_of(DecoderModel& model, ModelRole role) {
+  const std::string prefix = prefix_of(role);
   std::vector<std::vector<UnitParameters>> units;
   for (size_t i = 0; i < model.layers().size(); ++i) {
     std::vector<Parameter*> parameters = model.layers()[i]->parameters();
@@ -136,9 +126,9 @@ std::vector<std::vector<UnitParameters>> units_of(DecoderModel& model) {
       const std::vector<Parameter*> head = model.head_parameters();
       parameters.insert(parameters.end(), head.begin(), head.end());
     }
-    units.push_back(split(layer_name(i), parameters));
+    units.push_back(split(prefix + layer_name(i), parameters));
   }
-  if (!model.tied()) units.push_back(split("lm_head", model.head_parameters()));
+  if (!model.tied()) units.push_back(split(prefix + "lm_head", model.head_parameters()));
   return units;
 }
 
@@ -156,7 +146,7 @@ std::vector<std::vector<ShardedUnit*>> make_units(const v1::JobSpec& spec, const
   const bool offload = spec.memory().offload_param_device() == "cpu";
   if (offload) out.side = make_side_stream(device);
   std::vector<std::vector<ShardedUnit*>> made;
-  for (std::vector<UnitParameters>& layer : units_of(*out.model)) {
+  for (std::vector<UnitParameters>& layer : units_of(*out.model, role)) {
     made.emplace_back();
     for (UnitParameters& unit : layer) {
       const ShardedUnit::Options options{
@@ -188,14 +178,14 @@ void make_gates(const v1::JobSpec& spec, const std::vector<std::vector<ShardedUn
     out.gates.push_back(std::make_unique<ShardGate>(
         units[i], ShardGate::Options{.reshard_after_forward = reshard,
                                      .needed_in_backward = i > 0,
-                                     .block = block_id(layer_name(i))}));
+                                     .block = block_id(prefix_of(role) + layer_name(i))}));
     layers[i] = std::make_unique<GatedLayer>(std::move(layers[i]), *out.gates.back());
   }
   // Backward begins with the head: its weights stay.
   out.gates.push_back(std::make_unique<ShardGate>(
       model.tied() ? units.front() : units.back(),
       ShardGate::Options{.reshard_after_forward = role == ModelRole::kFrozen,
-                         .block = block_id("lm_head")}));
+                         .block = block_id(prefix_of(role) + "lm_head")}));
   model.set_head_gate(out.gates.back().get());
   for (size_t i = 0; i < out.gates.size(); ++i) {
     out.gates[i]->set_neighbours(i > 0 ? out.gates[i - 1].get() : nullptr,
@@ -242,6 +232,20 @@ void quantize_pass(const v1::JobSpec& spec, DecoderModel& model) {
   quantize_matrices(model, quantization_of(spec.peft()));
 }
 
+// Blocks only: the embedding has nothing to recompute.
+void recompute_pass(const v1::JobSpec& spec, DecoderModel& model) {
+  const v1::Memory& memory = spec.memory();
+  if (!memory.gradient_checkpointing()) return;
+  const RecomputePolicy policy = memory.gradient_checkpointing_policy() == "full"
+                                     ? RecomputePolicy::kFull
+                                     : RecomputePolicy::kAttention;
+  auto& layers = model.layers();
+  const auto step = static_cast<size_t>(memory.gradient_checkpointing_every());
+  for (size_t i = 1; i < layers.size(); i += step) {
+    layers[i] = std::make_unique<RecomputedLayer>(std::move(layers[i]), policy);
+  }
+}
+
 std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config) {
   auto model =
       std::make_unique<DecoderModel>(model_of_job(spec, config), spec.memory().head_chunk_tokens(),
@@ -260,7 +264,7 @@ TrainableModel shard_model(const v1::JobSpec& spec, std::unique_ptr<DecoderModel
   out.model = std::move(model);
   Collectives& world = mesh.world;
   out.model->set_router_sum([&world](at::Tensor& sums) { world.all_reduce_sum(sums); });
-  if (role == ModelRole::kPolicy) offload_pass(spec, device, out);
+  if (role != ModelRole::kFrozen) offload_pass(spec, device, out);
   make_gates(spec, make_units(spec, mesh, device, role, out), role, out);
   return out;
 }
@@ -271,9 +275,9 @@ TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, c
   return shard_model(spec, make_layers(spec, config), mesh, device);
 }
 
-std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size) {
+std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size, ModelRole role) {
   std::vector<FlatLayout> layouts;
-  for (const std::vector<UnitParameters>& layer : units_of(model)) {
+  for (const std::vector<UnitParameters>& layer : units_of(model, role)) {
     for (const UnitParameters& unit : layer) {
       if (unit.trainable) layouts.push_back(layout_of(unit.name, unit.parameters, world_size));
     }

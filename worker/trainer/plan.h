@@ -44,14 +44,16 @@ void refuse_combinations(const v1::JobSpec& spec);
 // build -> lora -> quantize -> noise -> recompute. Parameters have no values yet. Requires a
 // validated spec.
 std::unique_ptr<DecoderModel> make_layers(const v1::JobSpec& spec, const ModelConfig& config);
-// Two of these by themselves: adapters where the job has them, and what they leave quantized where
-// it is.
+// Some of these by themselves: adapters where the job has them, what they leave quantized where it
+// is, and what is computed again in backward.
 void lora_pass(const v1::JobSpec& spec, DecoderModel& model);
 void quantize_pass(const v1::JobSpec& spec, DecoderModel& model);
+void recompute_pass(const v1::JobSpec& spec, DecoderModel& model);
 
-// A model beside the policy has no backward: none of its weights waits for one, its activations are
-// not offloaded, and its bytes are the reference's.
-enum class ModelRole { kPolicy, kFrozen };
+// A frozen model beside the policy has no backward: none of its weights waits for one, its
+// activations are not offloaded, and its bytes are the reference's. The value model is trained as
+// the policy is, and its units are named "value_model..." .
+enum class ModelRole { kPolicy, kValue, kFrozen };
 // The passes after these, offload -> shard; the last reads Parameter::trainable. The parameters are
 // allocated (this rank's shards only) and not loaded. The mesh's groups must outlive the result.
 TrainableModel shard_model(const v1::JobSpec& spec, std::unique_ptr<DecoderModel> model,
@@ -63,7 +65,8 @@ TrainableModel build_model(const v1::JobSpec& spec, const ModelConfig& config, c
 
 // The layouts that the trainable units of such a model have over `world_size` ranks: what a
 // checkpoint holds. Allocates nothing.
-std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size);
+std::vector<FlatLayout> trainable_layouts(DecoderModel& model, int world_size,
+                                          ModelRole role = ModelRole::kPolicy);
 
 // Reads this rank's shards, trainable and frozen, or gives new parameters their first values.
 // `rank` is that in the mesh's shard group. Requires check_weights. Throws UserError.

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "proto/spec/bytes.h"
+#include "proto/spec/online_relations.h"
 #include "proto/spec/threads.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/kernels/meta_operators.h"
@@ -27,10 +29,13 @@
 #include "worker/trainer/cadence.h"
 #include "worker/trainer/checkpointing.h"
 #include "worker/trainer/frozen.h"
+#include "worker/trainer/generation_rehearsal.h"
 #include "worker/trainer/model_options.h"
 #include "worker/trainer/reference_pass.h"
+#include "worker/trainer/rollout_pass.h"
 #include "worker/trainer/step.h"
 #include "worker/trainer/stream_share.h"
+#include "worker/trainer/value_model.h"
 
 namespace tessera {
 namespace {
@@ -80,25 +85,42 @@ class Counting {
 // The job on one rank. The mesh outlives it.
 class Rehearsed {
  public:
+  // `rollouts`: of a job that has some, or null; they outlive this.
   Rehearsed(const v1::JobSpec& spec, const ModelConfig& config, const Mesh& mesh,
-            int64_t microbatches_per_step)
+            const RolloutDataset* rollouts, int64_t microbatches_per_step)
       : spec_(spec),
         mesh_(mesh),
         share_(spec, config, mesh),
         microbatches_per_step_(microbatches_per_step),
         objective_(make_objective(spec, mesh.data)),
         trainable_(build_model(spec, config, mesh, kRehearsed)),
+        value_(build_value_model(spec, config, mesh, kRehearsed)),
         reference_(build(reference_in_memory(spec), config)),
         teacher_(build(teacher_of_job(spec), config)),
-        optimizer_(make_optimizer(spec, trainable_, mesh.shard.rank())),
-        step_({spec, *objective_, trainable_, *optimizer_, mesh_, kRehearsed, frozen()},
-              [](Phase) {}) {}
+        optimizer_(make_optimizer(spec, trained(), mesh.shard.rank())),
+        step_({spec, *objective_, trained(), *optimizer_, mesh_, kRehearsed, frozen()},
+              [this](Phase phase) { enter(phase); }) {
+    for (const auto* other : {&value_, &teacher_, &reference_}) {
+      if (*other != nullptr) share_.share_with((*other)->model->config());
+    }
+    if (rollouts != nullptr && objective_->online() != nullptr)
+      completions_.emplace(*objective_->online(), *rollouts);
+    if (rollouts != nullptr && spec::makes_completions(spec))
+      generation_.emplace(spec, *rollouts, trainable_, mesh_);
+  }
 
-  DecoderModel& model() { return *trainable_.model; }
+  // Of the models that are trained.
+  ParameterCounts parameters() {
+    ParameterCounts counts = count_parameters(*trainable_.model);
+    if (value_ != nullptr) counts += count_parameters(*value_->model);
+    return counts;
+  }
 
   // A step of three microbatches at most: all between the first and the last are as heavy as the
-  // heaviest of them. Returns what a whole step does.
+  // heaviest of them. Before it, the completions that it may begin with. Returns what a whole step
+  // does.
   WorkCount step(const HeavyStep& heavy, Snapshot* saved = nullptr) {
+    if (generation_) generation_->run();
     const int64_t count = std::min<int64_t>(microbatches_per_step_, 3);
     WorkCount first, between, last, rest;
     Counting counting;
@@ -108,21 +130,24 @@ class Rehearsed {
     microbatches.batch = [&](int64_t index) {
       const bool is_last = index + 1 == count;
       counting.begin(index == 0 ? first : is_last ? last : between);
-      if (index == 0) return heavy.first.batch(kRehearsed, place_of(heavy.first));
+      if (index == 0) return first_batch(heavy.first);
       const MicrobatchShape& shape = is_last ? heavy.last : heavy.between;
       skipped.reset();
       skipped = metrics_of(std::max<int64_t>(0, shape.place - index));
-      return shape.batch(kRehearsed, place_of(shape));
+      return batch_of(shape);
     };
     microbatches.before_update = [saved] {
       if (saved != nullptr) saved->detach();
     };
     const MetricSumsList sums = step_.forward_backward(microbatches);
+    enter(Phase::kOptimizer);
     counting.begin(rest);
     step_.reduce(sums, {});
     step_.update(microbatches, step_.norm());
     counting.end();
+    phase_.reset();
     WorkCount total = rest;
+    if (generation_) total.add(generation_->cost_of_step(), 1);
     total.add(first, 1);
     total.add(between, microbatches_per_step_ - 2);
     total.add(last, 1);
@@ -139,18 +164,39 @@ class Rehearsed {
   }
 
   // What a save that nobody has begun to write holds.
-  std::unique_ptr<Snapshot> snapshot() const {
+  std::unique_ptr<Snapshot> snapshot() {
     const bool moves = reference_options(spec_.method()).sync_steps > 0;
     return std::make_unique<Snapshot>(
-        state_vectors(trainable_, *optimizer_, moves ? reference_.get() : nullptr));
+        state_vectors(trained(), *optimizer_, moves ? reference_.get() : nullptr));
   }
 
  private:
-  std::unique_ptr<TrainableModel> build(const std::optional<FrozenSource>& source,
+  void enter(Phase phase) {
+    phase_.reset();
+    phase_.emplace(phase);
+  }
+  std::unique_ptr<TrainableModel> build(const std::optional<ModelSource>& source,
                                         const ModelConfig& policy) const {
     return source ? build_frozen(spec_, *source, policy, mesh_, kRehearsed) : nullptr;
   }
+  TrainedModels trained() { return {trainable_, value_.get()}; }
   FrozenModels frozen() const { return {reference_.get(), teacher_.get()}; }
+  Batch batch_of(const MicrobatchShape& shape) const {
+    Batch batch = shape.batch(kRehearsed, place_of(shape));
+    if (!completions_) return batch;
+    batch.completions = completions_->targets_of(batch, kRehearsed);
+    if (shape.has_completion_tokens) return batch;  // pairs
+    const OwnerScope scope(Owner::kData);
+    batch.label_numbers_L =
+        at::empty({batch.num_labels}, at::TensorOptions(host_device(kRehearsed)).dtype(at::kLong));
+    return batch;
+  }
+  // What comes before a step that begins with new completions.
+  Batch first_batch(const MicrobatchShape& shape) {
+    Batch batch = batch_of(shape);
+    if (completions_) completions_->score(models_of(trained(), frozen()), batch, kRehearsed);
+    return batch;
+  }
   StreamPart place_of(const MicrobatchShape& shape) const {
     return share_.place(shape.cu_seqlens.back());
   }
@@ -163,13 +209,16 @@ class Rehearsed {
 
   const v1::JobSpec& spec_;
   const Mesh& mesh_;
-  const StreamShare share_;
+  StreamShare share_;
   const int64_t microbatches_per_step_;
   std::unique_ptr<Objective> objective_;
   TrainableModel trainable_;
-  std::unique_ptr<TrainableModel> reference_, teacher_;
+  std::unique_ptr<TrainableModel> value_, reference_, teacher_;
   std::unique_ptr<AdamW> optimizer_;
   TrainStep step_;
+  std::optional<RehearsedCompletions> completions_;
+  std::optional<GenerationRehearsal> generation_;  // where completions are made in training
+  std::optional<PhaseScope> phase_;
 };
 
 // The pass over the documents before training, where the job has one.
@@ -240,8 +289,13 @@ std::vector<int64_t> bytes_of_shards(const v1::JobSpec& spec, const ModelConfig&
                                      int num_shards) {
   std::vector<int64_t> bytes(static_cast<size_t>(num_shards));
   constexpr int64_t kBytes = 2 * sizeof(float);
-  const std::unique_ptr<DecoderModel> model = make_layers(spec, config);
-  for (const FlatLayout& layout : trainable_layouts(*model, num_shards)) {
+  std::vector<FlatLayout> layouts = trainable_layouts(*make_layers(spec, config), num_shards);
+  if (value_model_of_job(spec)) {
+    const auto model = make_value_layers(spec, config);
+    for (FlatLayout& layout : trainable_layouts(*model, num_shards, ModelRole::kValue))
+      layouts.push_back(std::move(layout));
+  }
+  for (const FlatLayout& layout : layouts) {
     for (int shard = 0; shard < num_shards; ++shard)
       bytes[shard] += kBytes * num_small_elements(layout, shard);
   }
@@ -327,6 +381,12 @@ class RankRehearsals {
       most.set_host_peak_bytes(other.host_peak_bytes());
       *most.mutable_host_owners() = other.host_owners();
     }
+    for (const v1::PhaseBytes& phase : other.phases()) {
+      for (v1::PhaseBytes& of_most : *most.mutable_phases()) {
+        if (of_most.phase() == phase.phase())
+          of_most.set_peak_bytes(std::max(of_most.peak_bytes(), phase.peak_bytes()));
+      }
+    }
   }
 
   v1::Rehearsal rehearse_group(const AlikeRanks& group) {
@@ -340,6 +400,7 @@ class RankRehearsals {
                        host = ledger_.snapshot(Space::kHost);
     result.set_peak_bytes(device.peak_bytes);
     *result.mutable_owners() = owner_bytes(device);
+    *result.mutable_phases() = phase_bytes(device);
     result.set_host_peak_bytes(host.peak_bytes);
     *result.mutable_host_owners() = owner_bytes(host);
     return result;
@@ -352,9 +413,10 @@ class RankRehearsals {
     const Mesh mesh = make_mesh(spec_, rank, options_);
     const CpuScratchScope scratch;
     rehearse_scoring(spec_, config_, data_, mesh);
-    Rehearsed job(spec_, config_, mesh, heaviest.microbatches_per_step);
+    Rehearsed job(spec_, config_, mesh, data_.rollouts(spec_, config_),
+                  heaviest.microbatches_per_step);
     result.set_rank(rank);
-    const ParameterCounts parameters = count_parameters(job.model());
+    const ParameterCounts parameters = job.parameters();
     result.set_num_parameters(parameters.all);
     result.set_num_trainable_parameters(parameters.trainable);
     result.set_num_tokens(heavy.num_tokens(heaviest.microbatches_per_step));
@@ -390,10 +452,32 @@ class RankRehearsals {
   MemoryLedger& ledger_ = MemoryLedger::install_meta();
 };
 
+v1::Rehearsal rehearse_with_weights(v1::JobSpec spec, const char* weights, RehearsalData& data,
+                                    const RehearsalOptions& options) {
+  spec.mutable_generation()->set_weights(weights);
+  return rehearse(spec, data, options);
+}
+
+bool fits(const v1::Rehearsal& rehearsal, const v1::JobSpec& spec) {
+  if (!spec.resources().has_device_memory()) return true;
+  return rehearsal.peak_bytes() <=
+         spec::parse_device_memory(spec.resources().device_memory()).value();
+}
+
 }  // namespace
+
+bool gather_fits(const v1::JobSpec& spec, RehearsalData& data, const RehearsalOptions& options) {
+  return !spec.resources().has_device_memory() ||
+         fits(rehearse_with_weights(spec, "gather", data, options), spec);
+}
 
 v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
                        const RehearsalOptions& options) {
+  if (spec::makes_completions(spec) && spec.generation().weights() == "auto") {
+    v1::Rehearsal gathered = rehearse_with_weights(spec, "gather", data, options);
+    if (fits(gathered, spec) || spec.parallelism().num_processes() == 1) return gathered;
+    return rehearse_with_weights(spec, "layerwise", data, options);
+  }
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   MemoryLedger::install_meta();

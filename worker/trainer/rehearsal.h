@@ -27,4 +27,8 @@ struct RehearsalOptions {
 v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
                        const RehearsalOptions& options = {});
 
+// What decides generation.weights auto: whether the job fits resources.device_memory with gather.
+// Without that bound it does.
+bool gather_fits(const v1::JobSpec& spec, RehearsalData& data, const RehearsalOptions& options);
+
 }  // namespace tessera

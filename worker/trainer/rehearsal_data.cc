@@ -8,62 +8,22 @@
 #include <chrono>
 #include <functional>
 #include <numeric>
-#include <system_error>
 
 #include "proto/spec/method_fields.h"
+#include "proto/spec/online_relations.h"
 #include "worker/errors.h"
 #include "worker/kernels/stand_in.h"
 #include "worker/memory/ledger.h"
 #include "worker/trainer/epochs.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/microbatch_part.h"
+#include "worker/trainer/row_sizes.h"
 
 namespace tessera {
 namespace {
 
 // Some milliseconds' worth.
 constexpr int64_t kRowsBetweenReports = 1 << 12;
-
-}  // namespace
-
-struct RowSize {
-  int32_t num_tokens, num_labels, longest;  // the last: of its documents
-  int32_t num_mismatched;                   // tokens
-};
-
-// Reads the sizes of rows once, which then are quick to get.
-class RowSizes final : public Dataset {
- public:
-  RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports) : inner_(std::move(inner)) {
-    sizes_.reserve(inner_->size());
-    const Dataset* mismatched = inner_->mismatched();
-    for (int64_t i = 0; i < inner_->size(); ++i) {
-      if (i % kRowsBetweenReports == 0) reports.alive();
-      sizes_.push_back(
-          {static_cast<int32_t>(inner_->num_tokens(i)), static_cast<int32_t>(inner_->num_labels(i)),
-           std::ranges::max(inner_->lengths(i)),
-           mismatched != nullptr ? static_cast<int32_t>(mismatched->num_tokens(i)) : 0});
-    }
-  }
-  const RowSize& size_of(int64_t index) const { return sizes_[index]; }
-
-  int64_t size() const override { return std::ssize(sizes_); }
-  Row row(int64_t index) const override { return inner_->row(index); }
-  int64_t num_tokens(int64_t index) const override { return sizes_[index].num_tokens; }
-  int64_t num_labels(int64_t index) const override { return sizes_[index].num_labels; }
-  std::vector<int32_t> lengths(int64_t index) const override { return inner_->lengths(index); }
-  bool has_values() const override { return inner_->has_values(); }
-  int documents_per_row() const override { return inner_->documents_per_row(); }
-  const Dataset* mismatched() const override { return inner_->mismatched(); }
-  std::string key() const override { return inner_->key(); }
-
- private:
-  std::unique_ptr<Dataset> inner_;
-  std::vector<RowSize> sizes_;
-};
-
-namespace {
-
 // An epoch is a new order of the same rows: after so many rows another one hardly brings a heavier
 // microbatch.
 constexpr int64_t kMaxScannedRows = int64_t{1} << 24;
@@ -81,7 +41,7 @@ void pad(MicrobatchShape& shape, int64_t multiple) {
 }
 
 int64_t documents_per_row(const v1::Method& method) {
-  return method.has_dpo() || method.has_reward() ? 2 : 1;
+  return method.has_dpo() || method.has_reward() || method.has_online_dpo() ? 2 : 1;
 }
 
 MicrobatchShape full_documents(int64_t count, int64_t length, int64_t pad_to_multiple_of) {
@@ -103,7 +63,7 @@ MicrobatchShape full_rows(const v1::Method& method, int64_t rows, int64_t length
       full_documents(rows * documents_per_row(method), length, options.pad_to_multiple_of);
   shape.rows_of_rank.assign(static_cast<size_t>(options.world_size), rows);
   shape.has_completion_tokens = documents_per_row(method) == 2;
-  shape.has_values = method.has_kto() || method.has_reward();
+  shape.has_values = method.has_kto() || method.has_reward() || method.has_online_dpo();
   shape.has_reference_logps = spec::method_fields(method).precompute_ref_log_probs;
   if (method.kto().loss_type() == "kto") shape.mismatched = {shape};
   return shape;
@@ -326,9 +286,17 @@ std::string key_of_rows(const v1::JobSpec& spec, bool held_out) {
   *key.mutable_method() = spec.method();
   *key.mutable_model() = spec.model();
   key.mutable_training()->set_seed(spec.training().seed());
-  if (spec.method().has_kto()) {
+  const bool has_rollouts = !spec.data().rollouts().empty() || spec::makes_completions(spec);
+  if (spec.method().has_kto() || has_rollouts) {
     key.mutable_training()->set_per_device_train_batch_size(
         spec.training().per_device_train_batch_size());
+  }
+  // What is made at once.
+  if (has_rollouts) {
+    *key.mutable_parallelism() = spec.parallelism();
+    *key.mutable_training()->mutable_accelerator_config() = spec.training().accelerator_config();
+    key.mutable_training()->set_gradient_accumulation_steps(
+        spec.training().gradient_accumulation_steps());
   }
   return std::to_string(held_out) + key.SerializeAsString();
 }
@@ -395,16 +363,13 @@ const RowSizes* RehearsalData::rows_of(const v1::JobSpec& spec, bool held_out,
                                        const ModelConfig& config) {
   const std::string key = key_of_rows(spec, held_out);
   if (const auto known = rows_.find(key); known != rows_.end()) return known->second.get();
-  std::unique_ptr<RowSizes> rows;
-  try {
-    rows = std::make_unique<RowSizes>(read_documents(spec, held_out, config.vocab_size, reports_),
-                                      reports_);
-  } catch (const UserError&) {
-    // Full rows then, which every row fits in.
-  } catch (const std::system_error&) {
-    // Likewise: a run may see the files where this does not.
-  }
+  auto rows = read_row_sizes(spec, held_out, config, reports_);
   return rows_.emplace(key, std::move(rows)).first->second.get();
+}
+
+const RolloutDataset* RehearsalData::rollouts(const v1::JobSpec& spec, const ModelConfig& config) {
+  const RowSizes* rows = rows_of(spec, /*held_out=*/false, config);
+  return rows == nullptr ? nullptr : rows->rollouts();
 }
 
 const HeaviestMicrobatches& RehearsalData::training(const v1::JobSpec& spec,
@@ -443,7 +408,7 @@ HeaviestMicrobatches RehearsalData::search_training(const v1::JobSpec& spec,
   const v1::Training& training = spec.training();
   const LoaderOptions options =
       loader_options(spec, /*held_out=*/false, config, /*rank=*/0, num_data_ranks(spec));
-  const int64_t accumulation = training.gradient_accumulation_steps();
+  const int64_t accumulation = spec::step_plan(spec).num_microbatches;
   const RowSizes* rows = rows_of(spec, /*held_out=*/false, config);
   HeaviestMicrobatches full = of_full_rows(spec, options, row_length(spec, config), accumulation);
   if (!data_ranks.empty()) full.rank = data_ranks.front();

@@ -64,7 +64,28 @@ void Reporter::saved(const v1::CheckpointSaved& checkpoint) {
   events_.write(std::move(event));
 }
 
+void Reporter::waiting(const std::string& reason, int step) {
+  if (rank_ != 0) return;
+  v1::TrainerEvent event;
+  event.mutable_waiting()->set_reason(reason);
+  event.mutable_waiting()->set_step(step);
+  events_.write(std::move(event));
+}
+
 void Reporter::info(const std::string& text) { events_.log(v1::LogLine::INFO, rank_, text); }
+
+void Reporter::generation(const EngineTransition& transition, int step) {
+  v1::TrainerEvent event;
+  v1::GenerationTransition& told = *event.mutable_generation();
+  told.set_rank(rank_);
+  told.set_step(step);
+  told.set_is_wake(transition.is_wake);
+  told.set_kv_cache_bytes(transition.kv_cache_bytes);
+  told.set_weight_bytes(transition.weight_bytes);
+  told.set_host_bytes(transition.host_bytes);
+  told.set_seconds(transition.seconds);
+  events_.write(std::move(event));
+}
 
 void Reporter::memory(int step, bool now) {
   if (++num_memory_calls_ == 2) memory_peak(step);

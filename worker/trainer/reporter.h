@@ -12,6 +12,7 @@
 
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/dataset.h"
+#include "worker/generate/engine.h"
 #include "worker/memory/ledger.h"
 #include "worker/trainer/events.h"
 #include "worker/trainer/tensorboard.h"
@@ -42,7 +43,11 @@ class Reporter {
   void step(const v1::StepMetrics& metrics);
   void evaluated(const v1::EvalMetrics& metrics);
   void saved(const v1::CheckpointSaved& checkpoint);
+  // Training waits for something outside of it; empty: it goes on. Rank 0 only.
+  void waiting(const std::string& reason, int step);
   void info(const std::string& text);
+  // Of this rank's engine.
+  void generation(const EngineTransition& transition, int step);
   // To be called after each step and at the end. At most one event a second, unless `now`; at the
   // second call, one of the peak by owner, block and phase as well.
   void memory(int step, bool now);

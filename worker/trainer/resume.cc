@@ -65,6 +65,11 @@ Cursor resumed_cursor(const ResumePoint& point, const v1::CheckpointState& state
                                                    ? "its rows were shuffled then and are not now"
                                                    : "its rows were not shuffled then and are now");
   }
+  if (state.generation_rows() != loader.generation_rows()) {
+    refuse("training.per_device_train_batch_size",
+           "generations had " + std::to_string(state.generation_rows()) + " rows then and have " +
+               std::to_string(loader.generation_rows()) + " now");
+  }
   if (state.shuffle() && state.seed() != training.seed()) {
     refuse("training.seed", "training.seed was " + std::to_string(state.seed()) +
                                 " then and is now " + std::to_string(training.seed()));

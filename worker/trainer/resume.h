@@ -37,7 +37,8 @@ void check_optimizer_states(const ResumePoint& point, const v1::CheckpointState&
                             const v1::Memory& memory);
 
 // The next row of the checkpoint's epoch. In the middle of an epoch that row means the same only in
-// the same order: throws UserError when the data, the seed or shuffling differ from then.
+// the same order: throws UserError when the data, the seed, shuffling or what completions are
+// compared with differ from then.
 // training.ignore_data_skip gives the epoch's beginning.
 Cursor resumed_cursor(const ResumePoint& point, const v1::CheckpointState& state,
                       const v1::Training& training, const Loader& loader);

@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableModel& trainable,
+std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainedModels& trained,
                                       int rank) {
   const v1::Training& training = spec.training();
   const std::string& dtype = spec.memory().optimizer_state_dtype();
@@ -24,48 +24,68 @@ std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableMo
   if (dtype == "bfloat16") options.state.type = AdamWStateType::kBfloat16;
   if (dtype == "int8") options.state.type = AdamWStateType::kInt8;
   options.state.offload = spec.memory().offload_optimizer_device() == "cpu";
-  return std::make_unique<AdamW>(trainable.trainable_units(), options, rank);
+  return std::make_unique<AdamW>(trained.units(), options, rank);
 }
 
-Models models_of(const TrainableModel& policy, const FrozenModels& frozen) {
+Models models_of(const TrainedModels& trained, const FrozenModels& frozen) {
   const auto model = [](const TrainableModel* of) { return of ? of->model.get() : nullptr; };
-  return {*policy.model, model(frozen.reference), model(frozen.teacher)};
+  return {*trained.policy.model, model(frozen.reference), model(frozen.teacher),
+          model(trained.value)};
 }
 
 MetricSumsList TrainStep::forward_backward(const StepMicrobatches& microbatches) {
   const OwnerScope scope(Owner::kActivations);
-  const Models models = models_of(parts_.trainable, parts_.frozen);
+  const Models models = models_of(parts_.trained, parts_.frozen);
   StepShare share;
   share.num_labels =
       std::accumulate(microbatches.num_labels.begin(), microbatches.num_labels.end(), int64_t{0});
   share.num_microbatches = microbatches.size();
+  share.epoch = microbatches.epoch;
   MetricSumsList sums(parts_.objective);
   for (int64_t i = 0; i < microbatches.size(); ++i) {
+    const bool last = i + 1 == microbatches.size();
     on_phase_(Phase::kData);
     const Batch batch = to_device(microbatches.batch(i), parts_.device);
     on_phase_(Phase::kForward);
     const MicrobatchOfStep place{microbatches.step, i, microbatches.size(),
                                  parts_.mesh.data.rank()};
+    share.num_microbatch_labels = microbatches.num_labels[i];
     share.forward = training_forward(parts_.spec, models.policy.config(), place);
-    const ObjectiveOutput output = parts_.objective.run(models, batch, share);
-    on_phase_(Phase::kBackward);
-    begin_backward(microbatches, /*last=*/i + 1 == microbatches.size());
-    torch::autograd::backward({output.loss}, {});
-    parts_.trainable.finish_backward();
+    ObjectiveOutput output = parts_.objective.run(models, batch, share);
+    backward(microbatches, parts_.trained.policy, output.loss, last);
+    if (models.value != nullptr) {
+      output.loss.reset();
+      on_phase_(Phase::kForward);
+      share.value_forward = training_forward(parts_.spec, models.value->config(), place);
+      const ObjectiveOutput of_values = parts_.objective.run_value(models, batch, share);
+      backward(microbatches, *parts_.trained.value, of_values.loss, last);
+      output.sums = output.sums + of_values.sums;
+    }
     sums.add(output);
   }
   return sums;
 }
 
-// Before the backward of a microbatch.
-void TrainStep::begin_backward(const StepMicrobatches& microbatches, bool last) {
-  parts_.trainable.begin_backward(last);
+void TrainStep::backward(const StepMicrobatches& microbatches, TrainableModel& model,
+                         const at::Tensor& loss, bool last) {
+  on_phase_(Phase::kBackward);
+  begin_backward(microbatches, model, last);
+  torch::autograd::backward({loss}, {});
+  model.finish_backward();
+}
+
+// Before the backward of a microbatch. The policy's is the first one of it.
+void TrainStep::begin_backward(const StepMicrobatches& microbatches, TrainableModel& model,
+                               bool last) {
+  model.begin_backward(last);
   if (!last || !parts_.spec.memory().optimizer_in_backward()) return;
-  microbatches.before_update();
-  parts_.optimizer.begin_step();
-  norm_.emplace(parts_.mesh);
+  if (&model == &parts_.trained.policy) {
+    microbatches.before_update();
+    parts_.optimizer.begin_step();
+    norm_.emplace(parts_.mesh);
+  }
   const double rate = microbatches.learning_rate;
-  parts_.trainable.reductions->set_on_gradient([this, rate](ShardedUnit& unit) {
+  model.reductions->set_on_gradient([this, rate](ShardedUnit& unit) {
     norm_->add({&unit});
     parts_.optimizer.update(unit, rate, /*gradient_scale=*/1);
     unit.clear_gradient();
@@ -87,7 +107,7 @@ TrainStep::Reduced TrainStep::reduce(const MetricSumsList& sums, const Signals& 
 double TrainStep::norm() const {
   const OwnerScope scope(Owner::kGradients);
   if (norm_) return norm_->total();
-  return gradient_norm(parts_.trainable.trainable_units(), parts_.mesh);
+  return gradient_norm(parts_.trained.units(), parts_.mesh);
 }
 
 void TrainStep::update(const StepMicrobatches& microbatches, double norm) const {
@@ -95,7 +115,7 @@ void TrainStep::update(const StepMicrobatches& microbatches, double norm) const 
   microbatches.before_update();
   parts_.optimizer.step(microbatches.learning_rate,
                         clip_scale(norm, parts_.spec.training().max_grad_norm()));
-  for (ShardedUnit* unit : parts_.trainable.trainable_units()) unit->clear_gradient();
+  for (ShardedUnit* unit : parts_.trained.units()) unit->clear_gradient();
 }
 
 std::vector<MicrobatchSums> evaluate_microbatches(const EvaluationParts& parts, int64_t count,

@@ -16,24 +16,26 @@
 #include "worker/optim/gradient_norm.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/plan.h"
+#include "worker/trainer/trained_models.h"
 
 namespace tessera {
 
-// The optimizer of a job. `trainable` must outlive it. `rank` is that in the mesh's shard group.
-std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainableModel& trainable,
+// The optimizer of a job. `rank` is that in the mesh's shard group.
+std::unique_ptr<AdamW> make_optimizer(const v1::JobSpec& spec, const TrainedModels& trained,
                                       int rank);
 
-// The models beside the one that is trained; null where the job has none.
+// The models beside those that are trained; null where the job has none.
 struct FrozenModels {
   TrainableModel* reference = nullptr;
   TrainableModel* teacher = nullptr;
 };
 // What an objective is given of them.
-Models models_of(const TrainableModel& policy, const FrozenModels& frozen);
+Models models_of(const TrainedModels& trained, const FrozenModels& frozen);
 
 // The microbatches of a step.
 struct StepMicrobatches {
   int64_t step = 0;                             // from 0
+  int64_t epoch = 0;                            // likewise
   std::vector<int64_t> num_labels;              // of each, over all ranks
   std::function<Batch(int64_t index)> batch;    // this rank's part of one
   double learning_rate = 0;                     // of the update
@@ -48,7 +50,7 @@ class TrainStep {
   struct Parts {
     const v1::JobSpec& spec;
     const Objective& objective;
-    TrainableModel& trainable;
+    TrainedModels trained;
     AdamW& optimizer;
     Mesh mesh;
     at::Device device;
@@ -58,7 +60,8 @@ class TrainStep {
   TrainStep(const Parts& parts, std::function<void(Phase)> on_phase)
       : parts_(parts), on_phase_(std::move(on_phase)) {}
 
-  // Forward and backward of each; gradients add up in the units' shards. With
+  // Forward and backward of each, of the policy and then of the value model, so that activations of
+  // one of them are there at a time; gradients add up in the units' shards. With
   // memory.optimizer_in_backward the last backward updates the weights: each unit's as soon as its
   // gradient is reduced, which is freed then. Collective, as all below.
   MetricSumsList forward_backward(const StepMicrobatches& microbatches);
@@ -84,7 +87,9 @@ class TrainStep {
   void update(const StepMicrobatches& microbatches, double norm) const;
 
  private:
-  void begin_backward(const StepMicrobatches& microbatches, bool last);
+  void begin_backward(const StepMicrobatches& microbatches, TrainableModel& model, bool last);
+  void backward(const StepMicrobatches& microbatches, TrainableModel& model, const at::Tensor& loss,
+                bool last);
 
   Parts parts_;
   std::function<void(Phase)> on_phase_;

@@ -1,5 +1,7 @@
 #include "worker/trainer/step_timer.h"
 
+#include <algorithm>
+
 namespace tessera {
 namespace {
 
@@ -69,7 +71,7 @@ class TimedCollectives : public Collectives {
 
 void StepTimer::begin_step() {
   for (Clock::duration& spent : spent_) spent = {};
-  wait_ = phase_wait_ = {};
+  wait_ = phase_wait_ = judging_ = {};
   step_begin_ = phase_begin_ = Clock::now();
   open_phase(Phase::kData);
 }
@@ -98,6 +100,9 @@ v1::StepTime StepTimer::end_step() {
   close_phase(now);
   v1::StepTime time;
   time.set_data_seconds(seconds(spent_[static_cast<int>(Phase::kData)]));
+  const Clock::duration generating = spent_[static_cast<int>(Phase::kGenerate)];
+  time.set_generation_seconds(seconds(std::max(Clock::duration{}, generating - judging_)));
+  time.set_reward_seconds(seconds(judging_));
   time.set_forward_seconds(seconds(spent_[static_cast<int>(Phase::kForward)]));
   time.set_backward_seconds(seconds(spent_[static_cast<int>(Phase::kBackward)]));
   time.set_optimizer_seconds(seconds(spent_[static_cast<int>(Phase::kOptimizer)]));

@@ -25,6 +25,8 @@ class StepTimer {
     wait_ += wait;
     phase_wait_ += wait;
   }
+  // Time of Phase::kGenerate that went into judging.
+  void add_judging(Clock::duration judging) { judging_ += judging; }
   v1::StepTime end_step();
 
  private:
@@ -35,6 +37,7 @@ class StepTimer {
   Phase phase_ = Phase::kData;
   Clock::duration spent_[kNumPhases]{};
   Clock::duration wait_{}, phase_wait_{};
+  Clock::duration judging_{};
   std::optional<TraceScope> trace_;  // of the phase, like the next
   std::optional<PhaseScope> memory_;
 };

@@ -41,7 +41,8 @@ MeshShape mesh_shape(const v1::Parallelism& parallelism) {
 }
 
 StreamShare::StreamShare(const v1::JobSpec& spec, const ModelConfig& config, const Mesh& mesh)
-    : exchange_(std::make_unique<ContextGroup>(mesh.context)),
+    : parallelism_(spec.parallelism()),
+      exchange_(std::make_unique<ContextGroup>(mesh.context)),
       place_{.rank = mesh.context.rank(),
              .size = mesh.context.size(),
              .strategy = strategy_of(spec.parallelism()).value_or(ContextStrategy::kAllGather),
@@ -51,6 +52,12 @@ StreamShare::StreamShare(const v1::JobSpec& spec, const ModelConfig& config, con
   if (strategy_of(spec.parallelism())) return;
   shape_ = AttentionShape{config.num_heads, config.num_kv_heads, config.head_dim,
                           spec.model().dtype() == "bfloat16" ? 2 : 4};
+}
+
+void StreamShare::share_with(const ModelConfig& other) {
+  check_strategy(parallelism_, other);
+  if (shape_ && !can_deal_heads(other.num_heads, other.num_kv_heads, place_.size))
+    shape_->deals_heads = false;
 }
 
 StreamPart StreamShare::place(int64_t stream_tokens) const {

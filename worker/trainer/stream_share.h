@@ -24,12 +24,16 @@ class StreamShare {
   // The mesh's groups must outlive this, and this the batches. Throws as check_strategy().
   StreamShare(const v1::JobSpec& spec, const ModelConfig& config, const Mesh& mesh);
 
+  // Another model runs on the same streams. Throws as check_strategy(). Call before the rest.
+  void share_with(const ModelConfig& other);
+
   // Of a batch that the loader deals to this rank's place in the data: with cp_size 1 all of it.
   Batch of(const Batch& whole) const;
   // This rank's place in a stream of so many tokens, but for the length of its chunks.
   StreamPart place(int64_t stream_tokens) const;
 
  private:
+  const v1::Parallelism& parallelism_;
   std::unique_ptr<ContextGroup> exchange_;
   // Without the strategy where that depends on the stream.
   StreamPart place_;

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstdio>
 
+#include "proto/spec/online_relations.h"
 #include "worker/errors.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/stored_weights.h"
 #include "worker/trainer/input.h"
+#include "worker/trainer/value_model.h"
 
 namespace tessera {
 
@@ -30,6 +32,7 @@ Trainer::Trainer(const v1::TrainerInput& input, const Mesh& mesh, at::Device dev
       share_(spec_, config_, mesh_),
       objective_(make_objective(spec_, mesh_.data)),
       reference_options_(reference_options(spec_.method())),
+      steps_of_rate_(spec::steps_of_rate(spec_)),
       best_metric_(spec_.training()) {
   reporter_.started(checkpointing_.resumed_step());
   if (mesh_.world.rank() == 0 && spec_.training().report_to() == "tensorboard") {
@@ -44,15 +47,36 @@ Trainer::Trainer(const v1::TrainerInput& input, const Mesh& mesh, at::Device dev
     evaluator_.emplace(*eval_data_, loader_options_of(/*held_out=*/true), *objective_, mesh_,
                        share_, device_);
   }
-  epochs_.emplace(*loader_, spec_.training().gradient_accumulation_steps());
-  optimizer_ = make_optimizer(spec_, trainable_, mesh_.shard.rank());
+  if (objective_->online() != nullptr) {
+    rollouts_.emplace(RolloutPass::Parts{*train_data_->rollouts(), *loader_, *objective_->online(),
+                                         mesh_, share_, device_});
+  }
+  if (live_ != nullptr) {
+    maker_.emplace(
+        RolloutMaker::Parts{.input = input_,
+                            .rollouts = *live_,
+                            .policy = trainable_,
+                            .mesh = mesh_,
+                            .device = device_,
+                            .reporter = reporter_,
+                            .on_phase = [this](Phase phase) { enter(phase); },
+                            .on_judged = [this](auto duration) { timer_.add_judging(duration); }});
+  }
+  epochs_.emplace(*loader_, spec::step_plan(spec_).num_microbatches);
+  optimizer_ = make_optimizer(spec_, trained(), mesh_.shard.rank());
   step_.emplace(
-      TrainStep::Parts{spec_, *objective_, trainable_, *optimizer_, mesh_, device_, frozen()},
+      TrainStep::Parts{spec_, *objective_, trained(), *optimizer_, mesh_, device_, frozen()},
       [this](Phase phase) { enter(phase); });
 }
 
 void Trainer::read_data() {
-  train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size, reporter_.data());
+  if (spec::makes_completions(spec_)) {
+    auto prompts = read_prompts(spec_, config_.vocab_size, reporter_.data());
+    live_ = prompts.get();
+    train_data_ = std::move(prompts);
+  } else {
+    train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size, reporter_.data());
+  }
   if (!spec_.data().eval().empty())
     eval_data_ = read_documents(spec_, /*held_out=*/true, config_.vocab_size, reporter_.data());
   reporter_.progress("load", 0);
@@ -64,29 +88,45 @@ void Trainer::read_data() {
 
 // A reference that only scores documents goes before the policy comes.
 void Trainer::build_models() {
-  const auto make_frozen = [this](const FrozenSource& source) {
+  const auto make_frozen = [this](const ModelSource& source) {
     auto model = build_frozen(spec_, source, config_, mesh_, device_);
     load_frozen(spec_, source, *model, mesh_.shard.rank());
     return model;
   };
   const auto passing = reference_to_precompute(spec_);
   if (passing && !scores_->has_all()) scores_->compute(*make_frozen(*passing));
-  const WeightFiles weights = WeightFiles::open(spec_.model().path());
-  trainable_ = build_model(spec_, config_, mesh_, device_);
-  reporter_.ignored(config_.unused_fields, check_weights(*trainable_.model, weights));
-  if (spec_.peft().adapter_path().empty()) tell_of_new_scores(weights);
-  load_weights(spec_, trainable_, weights, mesh_.shard.rank());
+  load_policy();
   if (scores_ && !scores_->has_all()) scores_->compute(trainable_);
+  build_value();
   if (const auto source = teacher_of_job(spec_)) teacher_ = make_frozen(*source);
   if (const auto source = reference_in_memory(spec_)) reference_ = make_frozen(*source);
+  for (const auto* other : {&value_, &teacher_, &reference_}) {
+    if (*other != nullptr) share_.share_with((*other)->model->config());
+  }
   if (reference_options_.sync_steps > 0) checkpointing_.also_keep(*reference_);
 }
 
+void Trainer::load_policy() {
+  const WeightFiles weights = WeightFiles::open(spec_.model().path());
+  trainable_ = build_model(spec_, config_, mesh_, device_);
+  reporter_.ignored(config_.unused_fields, check_weights(*trainable_.model, weights));
+  if (spec_.peft().adapter_path().empty())
+    tell_of_new_scores(new_scores(*trainable_.model, weights));
+  load_weights(spec_, trainable_, weights, mesh_.shard.rank());
+}
+
+void Trainer::build_value() {
+  value_ = build_value_model(spec_, config_, mesh_, device_);
+  if (value_ == nullptr) return;
+  std::vector<std::string> names = load_value_model(spec_, *value_, mesh_.shard.rank());
+  for (std::string& name : names) name = "value model's " + name;
+  tell_of_new_scores(names);
+}
+
 // Of a classifier that was none.
-void Trainer::tell_of_new_scores(const WeightFiles& weights) {
-  for (const Parameter* parameter : all_parameters(*trainable_.model)) {
-    if (parameter->fresh != Fresh::kNormal || !is_new(*parameter, weights)) continue;
-    reporter_.info("the weights have no " + parameter->name +
+void Trainer::tell_of_new_scores(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    reporter_.info("the weights have no " + name +
                    ": it begins with values drawn from training.seed");
   }
 }
@@ -106,11 +146,15 @@ LoaderOptions Trainer::loader_options_of(bool held_out) const {
 void Trainer::resume() {
   Cursor cursor;
   *state_.mutable_plateau() = initial_plateau(spec_.training());
-  if (auto resumed = checkpointing_.resume(trainable_, *optimizer_)) {
+  if (auto resumed = checkpointing_.resume(trained(), *optimizer_)) {
     state_ = std::move(*resumed);
     cursor = epochs_->normal(
         resumed_cursor(*checkpointing_.resume_point(), state_, spec_.training(), *loader_));
   }
+  // The epoch begins anew.
+  if (cursor.epoch != state_.epoch() || cursor.row != state_.row()) state_.clear_generation();
+  if (maker_) maker_->resume(state_, cursor.epoch, cursor.row, goes_on());
+  if (rollouts_) rollouts_->resume(state_, cursor.epoch, cursor.row);
   state_.set_epoch(cursor.epoch);
   state_.set_row(cursor.row);
   state_.set_num_rows(loader_->num_rows());
@@ -118,6 +162,11 @@ void Trainer::resume() {
   total_steps_ = epochs_->total_steps(spec_.training(), state_.step(), cursor);
   schedule_.emplace(spec_.training(), total_steps_);
   cadence_.emplace(spec_.training(), total_steps_);
+}
+
+// Another run of this job was there before, or another job's checkpoint is.
+bool Trainer::goes_on() const {
+  return input_.attempt() > 1 || checkpointing_.resume_point().has_value();
 }
 
 v1::Finished Trainer::run() {
@@ -131,7 +180,7 @@ v1::Finished Trainer::run() {
     ends = follow_up(cadence_->after_step(state_.step()));
     if (step.epoch_ended || ends || state_.step() == total_steps_)
       ends |= follow_up(cadence_->after_epoch(epoch()));
-    if (step.commands.save_checkpoint) checkpointing_.save(state_, trainable_, *optimizer_);
+    if (step.commands.save_checkpoint) save();
     stopped = step.commands.stop;
   }
   checkpointing_.finish();
@@ -141,8 +190,8 @@ v1::Finished Trainer::run() {
   if (!stopped) {
     if (evaluator_ && training.eval_strategy() == "no") evaluate();
     if (training.load_best_model_at_end())
-      finished.set_best_step(checkpointing_.load_best(state_, trainable_));
-    finished.set_output(checkpointing_.export_model(state_.step(), trainable_));
+      finished.set_best_step(checkpointing_.load_best(state_, trained()));
+    finished.set_output(checkpointing_.export_models(state_.step(), trained()));
   }
   reporter_.memory(state_.step(), /*now=*/true);
   return finished;
@@ -159,8 +208,15 @@ bool Trainer::follow_up(const Due& due) {
   if (due.log) log();
   if (due.evaluate) ends = take_evaluation(evaluate(), is_best);
   const bool saves_best = spec_.training().save_strategy() == "best" && is_best;
-  if (due.save || saves_best) checkpointing_.save(state_, trainable_, *optimizer_);
+  if (due.save || saves_best) save();
   return ends;
+}
+
+void Trainer::save() {
+  if (rollouts_) rollouts_->save(state_);
+  if (maker_) maker_->save(state_);
+  checkpointing_.save(state_, trained(), *optimizer_);
+  state_.clear_generation();
 }
 
 // What follows the metric follows it here. True: training shall end.
@@ -194,17 +250,28 @@ void Trainer::log() {
 Trainer::StepData Trainer::next_step_data() {
   StepData data;
   const int64_t count = epochs_->microbatches_of_step(state_.row());
+  if (maker_) {
+    const int64_t end = std::min(row_of(count), loader_->num_rows());
+    maker_->prepare(state_.epoch(), state_.row(), end, state_.step());
+    timer_.enter(Phase::kData);
+  }
   for (int64_t i = 0; i < count; ++i) {
     data.microbatches.num_labels.push_back(loader_->num_labels(state_.epoch(), row_of(i)));
     data.num_tokens += loader_->num_tokens(state_.epoch(), row_of(i));
   }
   data.microbatches.step = state_.step();
   data.microbatches.learning_rate = learning_rate();
-  data.microbatches.batch = [this](int64_t i) {
-    return share_.of(loader_->microbatch(state_.epoch(), row_of(i)));
-  };
+  data.microbatches.epoch = state_.epoch();
+  data.microbatches.batch = [this](int64_t i) { return microbatch(i); };
   data.microbatches.before_update = [this] { checkpointing_.before_update(); };
   return data;
+}
+
+// This rank's part of the step's microbatch `index`.
+Batch Trainer::microbatch(int64_t index) {
+  const int64_t row = row_of(index);
+  if (rollouts_) return rollouts_->microbatch(models_of(trained(), frozen()), state_.epoch(), row);
+  return share_.of(loader_->microbatch(state_.epoch(), row));
 }
 
 // Forward, backward and update.
@@ -220,6 +287,10 @@ Trainer::StepEnd Trainer::train_step() {
   const double grad_norm = step_->norm();
   const double aux_coef = trainable_.model->config().experts.router_aux_loss_coef;
   add_step(*state_.mutable_window(), MethodMetrics(*objective_, aux_coef), reduced.sums);
+  if (rollouts_) {
+    for (const auto& [name, value] : rollouts_->take_metrics())
+      add_metric(*state_.mutable_window(), name, value);
+  }
   check_finite(state_.window().loss(), "loss");
   check_finite(grad_norm, "gradient norm");
   step_->update(data.microbatches, grad_norm);
@@ -252,7 +323,7 @@ void Trainer::note_step(const StepData& data, double grad_norm) {
 double Trainer::learning_rate() const {
   if (spec_.training().lr_scheduler_type() == "reduce_lr_on_plateau")
     return state_.plateau().learning_rate();
-  return schedule_->learning_rate(state_.step());
+  return schedule_->learning_rate(state_.step() / steps_of_rate_ * steps_of_rate_);
 }
 
 // One small all-reduce a step: the metrics, whether any rank was told to stop or save, so that all

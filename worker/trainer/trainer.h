@@ -27,6 +27,8 @@
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reference_pass.h"
 #include "worker/trainer/reporter.h"
+#include "worker/trainer/rollout_maker.h"
+#include "worker/trainer/rollout_pass.h"
 #include "worker/trainer/step.h"
 #include "worker/trainer/step_timer.h"
 #include "worker/trainer/stream_share.h"
@@ -64,10 +66,16 @@ class Trainer {
 
   void read_data();
   void build_models();
-  void tell_of_new_scores(const WeightFiles& weights);
+  void load_policy();
+  void build_value();
+  void tell_of_new_scores(const std::vector<std::string>& names);
   LoaderOptions loader_options_of(bool held_out) const;
+  TrainedModels trained() { return {trainable_, value_.get()}; }
   FrozenModels frozen() const { return {reference_.get(), teacher_.get()}; }
   void resume();
+  bool goes_on() const;
+  void save();
+  Batch microbatch(int64_t index);
   int64_t row_of(int64_t index) const;
   StepData next_step_data();
   StepEnd train_step();
@@ -97,18 +105,23 @@ class Trainer {
   StreamShare share_;
   std::unique_ptr<Objective> objective_;
   std::unique_ptr<Dataset> train_data_, eval_data_;  // the latter null where there is none
+  LiveRollouts* live_ = nullptr;                     // the former, where its rows are made here
   std::unique_ptr<Loader> loader_;
   std::optional<Epochs> epochs_;
   std::optional<Evaluator> evaluator_;
-  TrainableModel trainable_;
+  TrainableModel trainable_;               // the policy
+  std::unique_ptr<TrainableModel> value_;  // trained beside it; null where there is none
   const ReferenceOptions reference_options_;
   std::unique_ptr<TrainableModel> reference_, teacher_;  // null where they are not in memory
   std::unique_ptr<AdamW> optimizer_;
   std::optional<TrainStep> step_;
+  const int64_t steps_of_rate_;  // for so many steps the learning rate is that of the first
   int64_t total_steps_ = 0;
   std::optional<Schedule> schedule_;
   std::optional<Cadence> cadence_;
   BestMetric best_metric_;
+  std::optional<RolloutMaker> maker_;    // of completions that are made here
+  std::optional<RolloutPass> rollouts_;  // of completions that are compared
   std::optional<ReferencePass> scores_;  // where the reference's are computed beforehand
   // What a checkpoint holds: steps taken, the data cursor, sums that span steps.
   v1::CheckpointState state_;

@@ -80,6 +80,43 @@ TEST_F(AgentProbeTest, ProfilesDataWithTheProgramBesideTheAgent) {
   EXPECT_EQ(missing.failure().field(), "data.train");
 }
 
+TEST_F(AgentProbeTest, PassesOnWhatIsGeneratedInParts) {
+  start_agent();
+  v1::Probe question;
+  for (const char* text : {"one", "two"})
+    question.mutable_generate()->add_prompts()->set_text(text);
+  probe(question);
+  std::string text;
+  EXPECT_TRUE(coordinator_->await_message(
+      [&](const v1::SessionRequest& m) { return m.probed().generated().is_last(); }));
+  coordinator_->await_message([&](const v1::SessionRequest& m) {
+    for (const auto& reply : m.probed().generated().replies()) text += reply.text().text();
+    return true;
+  });
+  EXPECT_EQ(text, "onetwo");
+  EXPECT_TRUE(await_gone(directory_ / "state" / "probes" / "0"));
+}
+
+TEST_F(AgentProbeTest, PassesOnWhyNothingIsGenerated) {
+  start_agent();
+  v1::Probe question;
+  question.mutable_generate()->add_prompts()->set_text("broken");
+  const v1::Probed answer = probe(question);
+  ASSERT_TRUE(answer.has_failure());
+  EXPECT_EQ(answer.failure().field(), "prompts[0]");
+}
+
+TEST_F(AgentProbeTest, EndsWhatNobodyWaitsFor) {
+  start_agent();
+  v1::Probe question;
+  question.mutable_generate()->add_prompts()->set_text("endless");
+  EXPECT_EQ(probe(question).generated().replies(0).text().text(), "endless");
+  v1::SessionResponse message;
+  message.mutable_cancel_probe()->set_probe_id(last_id_);
+  coordinator_->send(message);
+  EXPECT_TRUE(await_gone(directory_ / "state" / "probes" / "0"));
+}
+
 TEST_F(AgentProbeTest, ReportsATrainerThatBreaks) {
   start_agent();
   const v1::Probed answer = check("broken");

@@ -30,6 +30,7 @@
 #include <string>
 #include <thread>
 
+#include "tessera/v1/generate.pb.h"
 #include "tessera/v1/plan.pb.h"
 #include "tessera/v1/trainer.pb.h"
 
@@ -247,22 +248,50 @@ int plan(const std::string& path) {
   return 0;
 }
 
+// Repeats the prompts of a GenerateRequest; "endless" is repeated for ever, "broken" never.
+int generate(const std::string& path) {
+  v1::GenerateRequest request;
+  std::ifstream file(path, std::ios::binary);
+  if (!request.ParseFromIstream(&file)) return 4;
+  const auto write = [](const v1::GenerateReply& reply) {
+    google::protobuf::util::SerializeDelimitedToOstream(reply, &std::cout);
+    std::cout.flush();
+  };
+  for (int i = 0; i < request.prompts_size(); ++i) {
+    v1::GenerateReply reply;
+    if (request.prompts(i).text() == "broken") {
+      reply.mutable_failure()->set_kind(v1::Failure::USER);
+      reply.mutable_failure()->set_field("prompts[0]");
+      write(reply);
+      return 0;
+    }
+    reply.mutable_text()->set_prompt(i);
+    reply.mutable_text()->set_text(request.prompts(i).text());
+    write(reply);
+    while (request.prompts(i).text() == "endless") ::pause();
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> flags;
-  bool check = false, plans = false;
+  bool check = false, plans = false, generates = false;
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--check") {
       check = true;
     } else if (std::string_view(argv[i]) == "--plan") {
       plans = true;
+    } else if (std::string_view(argv[i]) == "--generate") {
+      generates = true;
     } else if (i + 1 < argc) {
       flags[argv[i]] = argv[i + 1];
       ++i;
     }
   }
   if (plans) return plan(flags["--input"]);
+  if (generates) return generate(flags["--input"]);
   Trainer trainer(std::move(flags));
   return check ? trainer.check() : trainer.train();
 }

@@ -43,6 +43,26 @@ TEST(MemoryCounts, SplitsThePeakByOwnerBlockAndPhase) {
   EXPECT_EQ(counts.reached_peak().phase, Phase::kBackward);
 }
 
+TEST(MemoryCounts, KeepsAPeakOfEachPhase) {
+  MemoryCounts counts;
+  const Attribution saved = who(Owner::kActivations, 1, Phase::kForward);
+  const Attribution cache = who(Owner::kKvCache, 1, Phase::kGenerate);
+  counts.add(cache, 100);
+  counts.add(saved, 5);
+  counts.remove(cache, 100);
+  counts.add(saved, 10);
+  const auto peak = [&](Phase phase) {
+    return counts.totals().peak_by_phase[static_cast<size_t>(phase)];
+  };
+  EXPECT_EQ(peak(Phase::kGenerate), 100);
+  EXPECT_EQ(peak(Phase::kForward), 105);
+  EXPECT_EQ(peak(Phase::kBackward), 0);
+  counts.reset_peak();
+  EXPECT_EQ(peak(Phase::kForward), 0);
+  counts.add(saved, 1);
+  EXPECT_EQ(peak(Phase::kForward), 16);
+}
+
 // Of two moments with as much, the first is the peak.
 TEST(MemoryCounts, KeepsTheSplitOfTheFirstPeak) {
   MemoryCounts counts;

@@ -1,0 +1,59 @@
+// Completions of the policy as it is, made by all ranks together.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/v1/job.pb.h"
+#include "worker/generate/deal.h"
+#include "worker/generate/engine.h"
+#include "worker/parallel/mesh.h"
+#include "worker/trainer/engine_setup.h"
+#include "worker/trainer/patience.h"
+#include "worker/trainer/plan.h"
+
+namespace tessera {
+
+struct PromptToComplete {
+  std::vector<int32_t> tokens;
+  std::vector<uint64_t> seeds;  // of each completion; all prompts have as many
+};
+
+struct MadeCompletion {
+  std::vector<int32_t> tokens;
+  std::vector<float> sampling_logprobs;  // as in Completion
+  bool truncated = false;                // it came to the longest that completions may be
+};
+
+class CompletionMaker {
+ public:
+  struct Parts {
+    const v1::JobSpec& spec;
+    const Tokenizer& tokenizer;
+    TrainableModel& policy;
+    const Mesh& mesh;
+    at::Device device;
+    std::function<void(const EngineTransition&)> on_transition;
+    std::function<void()> alive;  // often, while it works
+  };
+  // All of them outlive this. Throws as engine_options() does.
+  CompletionMaker(const Parts& parts, const GenerationWork& work);
+
+  // By prompt, then by seed; the same on all ranks. Collective over the world. Afterwards the
+  // engine sleeps: with generation.enable_sleep_mode it holds nothing, else its cache.
+  std::vector<std::vector<MadeCompletion>> make(const std::vector<PromptToComplete>& prompts);
+
+ private:
+  void submit(const std::vector<PromptToComplete>& prompts, const std::vector<DealtSamples>& dealt);
+  void run();
+
+  const Parts parts_;
+  SamplingParams sampling_;
+  Patience patience_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace tessera

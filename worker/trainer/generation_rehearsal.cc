@@ -1,0 +1,144 @@
+#include "worker/trainer/generation_rehearsal.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "proto/spec/online_relations.h"
+#include "proto/spec/reward_relations.h"
+#include "worker/generate/deal.h"
+#include "worker/parallel/byte_exchange.h"
+
+namespace tessera {
+namespace {
+
+const at::Device kRehearsed(at::kMeta);
+// Of passes with prompts so many are run: those that follow are like these.
+constexpr int64_t kMostPromptPasses = 64;
+// What ranks send of a completion beside its tokens, and of each token.
+constexpr int64_t kHeadBytes = 2 * sizeof(int64_t);
+constexpr int64_t kTokenBytes = sizeof(int32_t) + sizeof(float);
+
+std::vector<int64_t> longest_prompts(const RolloutDataset& rollouts, const GenerationWork& work) {
+  std::vector<int64_t> lengths;
+  for (int64_t number = 0; std::ssize(lengths) < work.num_prompts; ++number) {
+    if (number == rollouts.num_generations()) break;
+    const Generation generation = rollouts.generation(rollouts.begin_of(number));
+    for (int64_t i = 0; i < generation.size(); i += work.samples)
+      lengths.push_back(std::ssize(generation.rollouts[i].prompt));
+  }
+  return lengths;
+}
+
+WorkCount scaled(const WorkCount& count, double by) {
+  const auto times = [by](int64_t value) { return std::llround(static_cast<double>(value) * by); };
+  return {.flops = count.flops * by,
+          .memory_bytes = times(count.memory_bytes),
+          .cpu_bytes = times(count.cpu_bytes),
+          .link_bytes = times(count.link_bytes),
+          .host_bytes = times(count.host_bytes),
+          .disk_bytes = times(count.disk_bytes),
+          .num_operators = times(count.num_operators)};
+}
+
+}  // namespace
+
+GenerationRehearsal::GenerationRehearsal(const v1::JobSpec& spec, const RolloutDataset& rollouts,
+                                         TrainableModel& policy, const Mesh& mesh)
+    : spec_(spec), mesh_(mesh), work_(generation_work(spec, /*longest_prompt=*/1)) {
+  const std::vector<int64_t> lengths = longest_prompts(rollouts, work_);
+  work_.longest_prompt = lengths.front();
+  const auto dealt = deal_samples(lengths, work_.samples, mesh.world.size());
+  for (const DealtSamples& part : dealt[mesh.world.rank()]) {
+    prompt_lengths_.push_back(lengths[part.request]);
+    samples_.push_back(part.count);
+  }
+  std::vector<ShardedUnit*> units;
+  for (const auto& unit : policy.units) units.push_back(unit.get());
+  engine_.emplace(Engine::Parts{*policy.model, units, mesh.shard},
+                  engine_options(spec, policy.model->config(), work_));
+}
+
+int64_t GenerationRehearsal::running() const {
+  const int64_t all = std::reduce(samples_.begin(), samples_.end());
+  return std::min<int64_t>(all, spec_.generation().max_num_seqs());
+}
+
+void GenerationRehearsal::fall_asleep() {
+  engine_->fall_asleep(spec_.generation().enable_sleep_mode() ? SleepLevel::kDrop
+                                                              : SleepLevel::kKeep);
+}
+
+void GenerationRehearsal::run() {
+  const PhaseScope phase(Phase::kGenerate);
+  run_passes();
+  fall_asleep();
+  const int64_t all = work_.num_prompts * work_.samples, ranks = work_.num_ranks;
+  const int64_t completion = spec::longest_completion(spec_.method());
+  rehearse_all_gather_bytes(mesh_.world, kRehearsed,
+                            (all + ranks - 1) / ranks * (kHeadBytes + kTokenBytes * completion));
+}
+
+void GenerationRehearsal::run_passes() {
+  engine_->wake();
+  std::vector<int64_t> requests;
+  int64_t prompt_tokens = 0;
+  SamplingParams sampling = sampling_of(spec_);
+  sampling.stop_strings.clear();
+  for (size_t i = 0; i < prompt_lengths_.size(); ++i) {
+    prompt_tokens += prompt_lengths_[i];
+    requests.push_back(
+        engine_->submit({.prompt = std::vector<int32_t>(static_cast<size_t>(prompt_lengths_[i])),
+                         .sampling = sampling,
+                         .seeds = std::vector<uint64_t>(static_cast<size_t>(samples_[i]))}));
+  }
+  // Sequences that run already take up to half of a pass or more.
+  const int64_t least = std::max<int64_t>(1, spec_.generation().max_num_batched_tokens() / 2);
+  const int64_t passes = std::min(kMostPromptPasses, 2 + prompt_tokens / least);
+  for (int64_t pass = 0; pass < passes && engine_->step(); ++pass) {
+  }
+  for (const int64_t request : requests) engine_->cancel(request);
+  engine_->take_finished();
+  const int64_t last = work_.longest_prompt + spec::longest_completion(spec_.method()) - 1;
+  engine_->rehearse_pass({.num_sequences = running(), .begin = last - 1, .count = 1});
+}
+
+WorkCount GenerationRehearsal::cost_of_generation() {
+  const PhaseScope phase(Phase::kGenerate);
+  engine_->wake();
+  const double prompts = static_cast<double>(std::max<int64_t>(1, std::ssize(prompt_lengths_)));
+  const auto prompt_tokens =
+      static_cast<double>(std::reduce(prompt_lengths_.begin(), prompt_lengths_.end()));
+  const auto prompt = std::max<int64_t>(1, std::llround(prompt_tokens / prompts));
+  WorkCount of_pass, of_token, total;
+  // As many prompts as a pass has room for, or a part of one from the middle.
+  const int64_t most = spec_.generation().max_num_batched_tokens();
+  const int64_t part = std::min(prompt, most);
+  const int64_t at_once = std::clamp<int64_t>(most / part, 1, std::llround(prompts));
+  {
+    const WorkScope scope(of_pass);
+    engine_->rehearse_pass({at_once, (prompt - part) / 2, part});
+  }
+  total.add(scaled(of_pass, prompt_tokens / static_cast<double>(at_once * part)), 1);
+  // What a token costs grows evenly with those before it.
+  const int64_t length = spec::longest_completion(spec_.method());
+  {
+    const WorkScope scope(of_token);
+    engine_->rehearse_pass({running(), prompt + length / 2, 1});
+  }
+  const auto all = static_cast<double>(std::reduce(samples_.begin(), samples_.end()));
+  const double waves = all / static_cast<double>(std::max<int64_t>(1, running()));
+  total.add(scaled(of_token, waves * static_cast<double>(length)), 1);
+  fall_asleep();
+  return total;
+}
+
+WorkCount GenerationRehearsal::cost_of_step() {
+  const spec::GenerationPlan plan = spec::generation_plan(spec_);
+  const double of_generation = static_cast<double>(plan.steps_per_generation * plan.num_passes);
+  const double microbatches = spec_.training().gradient_accumulation_steps();
+  const double at_once = std::max(1., std::ceil(microbatches / of_generation));
+  return scaled(cost_of_generation(), microbatches / of_generation / at_once);
+}
+
+}  // namespace tessera

@@ -1,0 +1,65 @@
+#include "worker/trainer/row_sizes.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "proto/spec/online_relations.h"
+#include "proto/spec/reward_relations.h"
+#include "worker/data/longest_rollouts.h"
+#include "worker/errors.h"
+#include "worker/trainer/engine_setup.h"
+#include "worker/trainer/input.h"
+
+namespace tessera {
+namespace {
+
+// Some milliseconds' worth.
+constexpr int64_t kRowsBetweenReports = 1 << 12;
+
+// What rows are read, or made in training, of which the sizes count.
+std::unique_ptr<Dataset> documents_of(const v1::JobSpec& spec, bool held_out,
+                                      const ModelConfig& config, const Reports& reports) {
+  if (held_out || !spec::makes_completions(spec))
+    return read_documents(spec, held_out, config.vocab_size, reports);
+  return std::make_unique<LongestRollouts>(
+      dataset_options(spec, /*held_out=*/false, config.vocab_size),
+      *read_prompts(spec, config.vocab_size, reports));
+}
+
+// Of a step.
+std::unique_ptr<Dataset> full_prompts(const v1::JobSpec& spec, const ModelConfig& config) {
+  const int64_t room = config.rope.max_positions - spec::longest_completion(spec.method());
+  return std::make_unique<LongestRollouts>(
+      dataset_options(spec, /*held_out=*/false, config.vocab_size),
+      generation_work(spec, /*longest_prompt=*/1).num_prompts, std::max<int64_t>(1, room));
+}
+
+}  // namespace
+
+RowSizes::RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports)
+    : inner_(std::move(inner)) {
+  sizes_.reserve(inner_->size());
+  const Dataset* mismatched = inner_->mismatched();
+  for (int64_t i = 0; i < inner_->size(); ++i) {
+    if (i % kRowsBetweenReports == 0) reports.alive();
+    sizes_.push_back({static_cast<int32_t>(inner_->num_tokens(i)),
+                      static_cast<int32_t>(inner_->num_labels(i)),
+                      std::ranges::max(inner_->lengths(i)),
+                      mismatched != nullptr ? static_cast<int32_t>(mismatched->num_tokens(i)) : 0});
+  }
+}
+
+std::unique_ptr<RowSizes> read_row_sizes(const v1::JobSpec& spec, bool held_out,
+                                         const ModelConfig& config, const Reports& reports) {
+  try {
+    return std::make_unique<RowSizes>(documents_of(spec, held_out, config, reports), reports);
+  } catch (const UserError&) {
+    // Full rows then, which every row fits in.
+  } catch (const std::system_error&) {
+    // Likewise: a run may see the files where this does not.
+  }
+  if (held_out || !spec::makes_completions(spec)) return nullptr;
+  return std::make_unique<RowSizes>(full_prompts(spec, config), Reports());
+}
+
+}  // namespace tessera
