@@ -257,6 +257,19 @@ struct Printed {
   }
 };
 
+TEST(EventPrinterTest, WaitingIsALineAndSoIsItsEnd) {
+  Printed printed;
+  const auto printer = make_text_printer(printed.terminal, printed.progress);
+  v1::Event event;
+  event.mutable_waiting()->set_reason("no answer");
+  printed.print(*printer, event);
+  event.mutable_waiting()->clear_reason();
+  printed.print(*printer, event);
+  event.mutable_generation()->set_is_wake(true);
+  printed.print(*printer, event);
+  EXPECT_EQ(printed.out.str(), "waits: no answer\ngoes on\n");
+}
+
 TEST(EventPrinterTest, JsonHasEveryMetricEvenWhenZero) {
   Printed printed;
   v1::Event event;

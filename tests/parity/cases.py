@@ -10,6 +10,8 @@ import dataclasses
 import json
 import pathlib
 
+from online_cases import online_cases
+
 EXPECTED = pathlib.Path(__file__).parent / "expected"
 GLOBAL_BATCH = 12
 STEPS = 8
@@ -39,7 +41,8 @@ class Case:
     sft: dict = dataclasses.field(default_factory=dict)
     options: dict = dataclasses.field(default_factory=dict)  # of a method that is not sft
     teacher: str = ""  # of gkd: a model
-    reference: str = ""  # of dpo and kto: a model; the one that is trained, before it is
+    reference: str = ""  # of dpo, kto and ppo: a model; the one that is trained, before it is
+    value: str = ""  # of ppo: what its value model begins as
     training: dict = dataclasses.field(default_factory=dict)
     memory: dict = dataclasses.field(default_factory=dict)
     # Adapters, which begin as adapters.py says. Empty: every weight is trained.
@@ -51,7 +54,15 @@ class Case:
         return SFT | self.sft
 
     def method_options(self):
-        return self.sft_options() if self.method == "sft" else SFT | self.options
+        if self.method == "sft":
+            return self.sft_options()
+        return self.options if self.is_online() else SFT | self.options
+
+    def data_field(self):
+        return "rollouts" if self.is_online() else "train"
+
+    def is_online(self):
+        return self.method in ("grpo", "rloo", "online_dpo", "ppo")
 
     def is_chat(self):
         return "chats" in self.data
@@ -464,6 +475,8 @@ CASES |= {
     "kto_precompute": kto(precompute_ref_log_probs=True, eval="judged_few", training=EVALUATION),
     "kto_sync": kto(sync_ref_model=True, ref_model_sync_steps=1, model="qwen3"),
 }
+
+CASES |= {name: Case(**case) for name, case in online_cases(GLOBAL_BATCH, lora()).items()}
 
 
 def expectation(name):

@@ -10,6 +10,7 @@ import itertools
 import json
 
 import rows
+from kit_rollouts import END_ID, first_step_of_distillation, judged, rollouts, steps_of_ppo
 from weights import read_safetensors
 
 CASES = [
@@ -57,6 +58,18 @@ CASES = [
     "gkd",
     "gkd_forward_kl",
     "gkd_reverse_kl_temp09",
+    "gkd_on_policy",
+    "grpo",
+    "grpo_accum_steps",
+    "grpo_bnpo",
+    "grpo_dr_grpo",
+    "grpo_gspo",
+    "grpo_kl_iter2",
+    "grpo_mask_truncated",
+    "rloo",
+    "rloo_iter2",
+    "online_dpo",
+    "ppo_trl_1_12",
 ]
 TEACHER = "assets/llama_teacher"  # of all gkd cases
 # Of two processes; the file names no configuration of its own.
@@ -76,7 +89,58 @@ OTHER_FIELDS = {
     "kto": ["loss_type", "beta", "desirable_weight", "undesirable_weight"],
     "reward": ["center_rewards_coefficient"],
     "gkd": ["beta", "temperature", "lmbda"],
+    "grpo": [
+        "num_generations",
+        "max_completion_length",
+        "steps_per_generation",
+        "temperature",
+        "beta",
+        "num_iterations",
+        "epsilon",
+        "epsilon_high",
+        "delta",
+        "loss_type",
+        "importance_sampling_level",
+        "scale_rewards",
+        "mask_truncated_completions",
+        "use_bias_correction_kl",
+    ],
+    "rloo": [
+        "num_generations",
+        "max_completion_length",
+        "steps_per_generation",
+        "temperature",
+        "beta",
+        "num_iterations",
+        "epsilon",
+        "epsilon_high",
+    ],
+    "online_dpo": ["max_new_tokens", "max_length", "beta", "loss_type"],
+    "ppo": [
+        "response_length",
+        "temperature",
+        "missing_eos_penalty",
+        "num_mini_batches",
+        "num_ppo_epochs",
+        "whiten_rewards",
+        "kl_coef",
+        "kl_estimator",
+        "cliprange",
+        "vf_coef",
+        "cliprange_value",
+        "gamma",
+        "lam",
+    ],
 }
+# TRL counts tokens and passes over prompts when it samples, a job when it trains.
+NOT_OF_ONLINE = ["step_time", "num_tokens", "epoch"]
+# TRL adds these up over what stands behind the end of a completion, too.
+WITH_PADDING = [
+    "objective/kl",
+    "objective/entropy",
+    "objective/non_score_reward",
+    "objective/rlhf_reward",
+]
 SFT_FIELDS = ["packing", "packing_strategy", "padding_free", "loss_type"]
 TRAINING_FIELDS = [
     "max_steps",
@@ -95,6 +159,8 @@ TRAINING_FIELDS = [
 def job(name, kit, world):
     """(JobSpec, expectation) of a recorded run, with the same rows a step at every world size."""
     record = read(kit, DISTRIBUTED.get(name, name))
+    if record["name"] == "ppo":
+        return ppo_job(record, kit, world)
     config = record["config"]
     training = {field: config[field] for field in TRAINING_FIELDS} | batching(record, world)
     training["lr_scheduler_type"] = str(config["lr_scheduler_type"])
@@ -113,13 +179,75 @@ def job(name, kit, world):
         if entry["trained"] or "lora" not in record
     }
     expected = {"steps": record["steps"], "weight_norms": trained}
+    if sampled := rollouts(record):
+        expected |= {"rollouts": sampled, "steps": online_steps(record)}
+        del training["train_sampling_strategy"]
+    if name == "gkd_on_policy":
+        training["max_steps"] = 1
+        expected = {"rollouts": sampled, "steps": [first_step_of_distillation(record)]}
+        del expected["steps"][0]["epoch"]
     if "lora" in record:
         spec["peft"], expected["adapter"] = adapter(record, kit)
     return spec, expected
 
 
+def ppo_job(record, kit, world):
+    """TRL's PPO clips no gradients, and logs once for all passes over completions; here each
+    mini-batch is a step.
+    """
+    config = record["config"]
+    training = {field: config[field] for field in TRAINING_FIELDS if field in config}
+    training.pop("train_sampling_strategy", None)
+    training |= {"max_grad_norm": 0.0, "max_steps": -1, "num_train_epochs": 1}
+    training |= batching({"config": config, "kind": "ppo"}, world)
+    training["lr_scheduler_type"] = str(config["lr_scheduler_type"])
+    options = {field: config[field] for field in OTHER_FIELDS["ppo"]}
+    spec = {
+        "method": {"ppo": options | {"value_model_path": str(kit / record["value"])}},
+        "model": {"path": str(kit / record["policy"]), "tokenizer": str(kit / "assets/tokenizer")},
+        "data": {},
+        "training": training,
+        "memory": {"gradient_checkpointing": config["gradient_checkpointing"]},
+    }
+    norms = {name: entry["l2"] for name, entry in record["final_weights"].items()}
+    expected = {
+        # The value model begins as the reward model: at the end of a completion TRL's has the
+        # score to the last bit, and no gradient. AdamW makes steps of what rounding leaves here.
+        "tolerance": 1e-4,
+        "rollouts": judged(record),
+        "steps": steps_of_ppo(record),
+        "model_rows": {"lm_head.weight": {END_ID: record["lm_head_row_2047"]}},
+    }
+    for prefix, kind in (("policy.", "weight_norms"), ("value_model.", "value_norms")):
+        expected[kind] = {
+            name.removeprefix(prefix): norm
+            for name, norm in norms.items()
+            if name.startswith(prefix)
+        }
+    return spec, expected
+
+
+def online_steps(record):
+    """What a run that sampled logged, but for what is counted otherwise."""
+    left_out = NOT_OF_ONLINE + (WITH_PADDING if record["kind"] == "online_dpo" else [])
+    steps = [
+        {
+            field: value
+            for field, value in step.items()
+            if field not in left_out and value is not None
+        }
+        for step in record["steps"]
+    ]
+    if record["kind"] == "online_dpo":  # it rounds
+        for step, micro_step in zip(steps, record["micro_steps"], strict=True):
+            step["loss"] = micro_step["loss"]
+    return steps
+
+
 def method_options(record, kit):
     config, method = record["config"], record["kind"]
+    if method in ("grpo", "rloo", "online_dpo"):
+        return {field: config[field] for field in OTHER_FIELDS[method] if config[field] is not None}
     options = {
         "max_length": config["max_length"] or 0,
         "pad_to_multiple_of": config["pad_to_multiple_of"] or 0,

@@ -20,6 +20,7 @@ from weights import relative_error
 TOLERANCE = 1e-5
 STEPS, SAVED_STEP = 3, 2
 ROWS = 4  # of a step, over all data-parallel ranks
+ROWS_COMPARED = 12  # the same where completions are compared: whole groups
 # name: (method, data, model, fields of the method)
 METHODS = {
     "dpo": ("dpo", "preferences", "llama", {}),
@@ -32,7 +33,30 @@ METHODS = {
     "kto": ("kto", "judged", "llama", {}),
     "reward": ("reward", "pairs", "llama_reward", {}),
     "gkd": ("gkd", "chats", "llama", {}),
+    "grpo": (
+        "grpo",
+        "rollouts",
+        "llama",
+        {"num_generations": 4, "num_iterations": 3, "beta": 0.1, "loss_type": "bnpo"},
+    ),
+    "grpo_of_sequences": (
+        "grpo",
+        "rollouts_sampled",
+        "llama",
+        {
+            "num_generations": 4,
+            "num_iterations": 3,
+            "beta": 0.1,
+            "loss_type": "grpo",
+            "importance_sampling_level": "sequence",
+            "top_entropy_quantile": 0.5,
+        },
+    ),
+    "rloo": ("rloo", "rollouts", "llama", {"num_generations": 4, "num_iterations": 3}),
+    "online_dpo": ("online_dpo", "rollouts_pairs", "llama", {}),
+    "ppo": ("ppo", "rollouts_judged", "llama", {"num_ppo_epochs": 2, "kl_coef": 0.2}),
 }
+
 # (dp_shard, cp, strategy)
 ALONE = (1, 1, "auto")
 MESHES = [(1, 2, "ring"), (1, 3, "allgather"), (1, 2, "ulysses"), (2, 2, "auto")]
@@ -46,6 +70,8 @@ def run(options, scratch, name, mesh, output="out", **training):
             "teacher_model_name_or_path": str(options.assets / "models/llama_teacher"),
             "chat_template_path": str(options.assets / "chat.jinja"),
         }
+    if method == "ppo":
+        fields = fields | {"value_model_path": str(options.assets / "models/llama_reward")}
     spec = trials.make_spec(
         options,
         scratch / output,
@@ -61,7 +87,7 @@ def run(options, scratch, name, mesh, output="out", **training):
         | {f"method.{method}.{field}": value for field, value in fields.items()},
         max_steps=STEPS,
         # KTO takes other rows' completions from as many rows as this.
-        per_device_train_batch_size=ROWS,
+        per_device_train_batch_size=ROWS_COMPARED if method in trials.ONLINE else ROWS,
         accelerator_config={"split_batches": True},
         **{"save_strategy": "no"} | training,
     )

@@ -9,8 +9,10 @@ kit.py). Without CASE: all of them. Exits with 1 if a case differs.
 """
 
 import argparse
+import json
 import math
 import pathlib
+import shutil
 import sys
 import tempfile
 
@@ -18,7 +20,8 @@ import kit
 import ranks
 from adapters import write_adapter
 from cases import CASES, check_assets, expectation
-from weights import relative_error, weight_norms
+from models import write_safetensors
+from weights import read_safetensors, relative_error, weight_norms
 
 # Relative, unless the value is 0. num_tokens is compared exactly. Accuracy is a count over label
 # tokens, of which one or two may change sides where two tokens are nearly as likely.
@@ -32,6 +35,18 @@ METRIC_TOLERANCE = 1e-5  # of any other
 # TRL adds up log-probabilities of documents, and logits, in float32. What is left of sums that
 # nearly cancel carries this share of them.
 ROUNDING = 2e-7
+# Advantages, whose sum over a group is 0, times log-probabilities of tokens, or times ratios: of
+# RLOO those of whole completions.
+ONLINE_TERMS = {"grpo": 15.0, "rloo": 25.0, "online_dpo": 5.0}
+# Of PPO advantages likewise; sums of differences of log-probabilities over completions; and squares
+# of such differences, of tokens.
+PPO_TERMS = {
+    "loss": lambda event: 1.0,
+    "loss/policy_avg": lambda event: 1.0,
+    "objective/kl": lambda event: event["objective/entropy"],
+    "objective/non_score_reward": lambda event: event["objective/entropy"],
+    "policy/approxkl_avg": lambda event: 10 * math.sqrt(event["policy/approxkl_avg"]),
+}
 EXACT = ["step", "num_tokens", "eval_num_tokens"]
 ACCURACIES = ["mean_token_accuracy", "eval_mean_token_accuracy"]
 WEIGHT_TOLERANCE = 1e-5
@@ -80,7 +95,7 @@ def own_job(name, assets, world):
         },
         "data": {
             kind: str(assets / "data" / f"{name}.jsonl")
-            for kind, name in {"train": case.data, "eval": case.eval}.items()
+            for kind, name in {case.data_field(): case.data, "eval": case.eval}.items()
             if name
         },
         "training": training,
@@ -98,6 +113,8 @@ def method_options(case, assets):
         options = options | {"chat_template_path": str(assets / "chat.jinja")}
     if case.reference:
         options = options | {"ref_model": str(assets / "models" / case.reference)}
+    if case.value:
+        options = options | {"value_model_path": str(assets / "models" / case.value)}
     if case.teacher:
         teacher = str(assets / "models" / case.teacher)
         options = options | {"teacher_model_name_or_path": teacher}
@@ -123,15 +140,20 @@ def metric_error(actual, expected, terms):
     return error / abs(expected) if expected else error
 
 
-def size_of_terms(field, event, beta):
+def size_of_terms(field, event, method, beta):
     """Of what nearly cancels in a metric of an expectation; 0 where nothing does."""
     prefix, name = ("eval_", field[5:]) if field.startswith("eval_") else ("", field)
     if name.startswith("logits/"):
         return 1.0  # logits are of both signs
     largest = max(abs(event.get(f"{prefix}logps/{kind}", 0)) for kind in ("chosen", "rejected"))
-    if name == "kl":
+    if method == "ppo" and name in PPO_TERMS:
+        return PPO_TERMS[name](event)
+    if name in ("kl", "loss"):
+        return ONLINE_TERMS.get(method, largest if name == "kl" else 0.0)
+    if name == "objective/kl":
         return largest
-    return beta * largest if name.startswith("rewards/") else 0.0
+    of_rewards = name.startswith("rewards/") or name == "objective/non_score_reward"
+    return beta * largest if of_rewards else 0.0
 
 
 def share_of_rewards(field, event):
@@ -148,10 +170,10 @@ def share_of_rewards(field, event):
     return abs(event[field]) / largest if event[field] else 1.0
 
 
-def compare_events(kind, events, expected, beta, worst):
+def compare_events(kind, events, expected, rewards, worst, tolerance=0.0):
     """Complaints. Enters the largest relative error of each field into `worst`.
 
-    `beta` is what rewards are multiplied with.
+    `rewards`: the method, and what its rewards are multiplied with. `tolerance`: at least.
     """
     actual = [event[kind] for event in events if kind in event]
     problems = []
@@ -172,10 +194,10 @@ def compare_events(kind, events, expected, beta, worst):
             elif field in ACCURACIES:
                 same = abs(got[field] - want[field]) <= ACCURACY_TOLERANCE
             else:
-                error = metric_error(got[field], want[field], size_of_terms(field, want, beta))
+                error = metric_error(got[field], want[field], size_of_terms(field, want, *rewards))
                 error *= share_of_rewards(field, want)
                 worst[field] = max(worst.get(field, 0), error)
-                same = error <= TOLERANCE.get(field, METRIC_TOLERANCE)
+                same = error <= max(TOLERANCE.get(field, METRIC_TOLERANCE), tolerance)
             if not same:
                 problems.append(
                     f"step {want['step']}: {field} is {got[field]!r}, expected {want[field]!r}"
@@ -210,20 +232,44 @@ def check(name, spec, expected, options):
             model = pathlib.Path(spec["model"]["path"])
             write_adapter(scratch / "adapter", model, spec["peft"], expected["adapter"])
             spec["peft"] = spec["peft"] | {"adapter_path": str(scratch / "adapter")}
+        if "model_rows" in expected:
+            model = pathlib.Path(spec["model"]["path"])
+            change_rows(model, scratch / "model", expected["model_rows"])
+            spec["model"]["path"] = str(scratch / "model")
+        if "rollouts" in expected:
+            file = scratch / "rollouts.jsonl"
+            file.write_text("".join(json.dumps(row) + "\n" for row in expected["rollouts"]))
+            spec["data"] = {"rollouts": str(file), "cache_dir": spec["data"]["cache_dir"]}
         try:
             events = ranks.run(options.trainer, spec, options.world, scratch)
         except ranks.RunError as error:
             return report(name, options.world, [str(error)], {})
         worst = {}
-        (method,) = spec["method"].values()
-        beta = method.get("beta", 0.1)
-        problems = compare_events("step", events, expected["steps"], beta, worst)
-        problems += compare_events("eval", events, expected.get("evals", []), beta, worst)
-        if "weight_norms" in expected:
-            problems += compare_weights(
-                pathlib.Path(events[-1]["finished"]["output"]), expected["weight_norms"]
-            )
+        ((method, fields),) = spec["method"].items()
+        beta = fields.get("beta", 0.1)
+        rewards = method, beta[0] if isinstance(beta, list) else beta
+        problems = compare_events(
+            "step", events, expected["steps"], rewards, worst, expected.get("tolerance", 0.0)
+        )
+        problems += compare_events("eval", events, expected.get("evals", []), rewards, worst)
+        final = pathlib.Path(events[-1]["finished"]["output"])
+        for kind, directory in (("weight_norms", final), ("value_norms", final / "value_model")):
+            if kind in expected:
+                problems += compare_weights(directory, expected[kind])
     return report(name, options.world, problems, worst)
+
+
+def change_rows(model, directory, changes):
+    """Copies a model, with other values in some rows of its matrices."""
+    directory.mkdir()
+    for file in model.iterdir():
+        shutil.copyfile(file, directory / file.name)
+    for file in directory.glob("*.safetensors"):
+        tensors = dict(read_safetensors(file))
+        for name, rows in changes.items():
+            for row, values in rows.items():
+                tensors[name][row] = values
+        write_safetensors(file, {n: t.astype("float32") for n, t in tensors.items()}, False)
 
 
 def report(name, world, problems, worst):

@@ -3,6 +3,7 @@
 from bpe import EOS, PAD, SPECIAL_TOKENS, TURN, VOCAB_SIZE
 from corpus import document
 from draws import Draws
+from rollouts import make_rollouts
 
 # Each message ends with a token of its own. What is inside {% generation %} is the assistant's.
 CHAT_TEMPLATE = (
@@ -124,4 +125,4 @@ def make_records():
         "preferences_few": preferences(19, 20),
         "judged": judged(20, 80),
         "judged_few": judged(21, 40),
-    }
+    } | make_rollouts()

@@ -73,6 +73,38 @@ MORE = {
         1,
         {"kind": "dpo", "method": {"use_weighting": True}, "model": {"dtype": "bfloat16"}},
     ),
+    "grpo": (
+        "llama",
+        "rollouts_sampled",
+        2,
+        {
+            "kind": "grpo",
+            "method": {"num_generations": 4, "num_iterations": 2, "beta": 0.1},
+            "training": {"per_device_train_batch_size": 6},
+        },
+    ),
+    "rloo_lora": (
+        "qwen3",
+        "rollouts",
+        1,
+        {
+            "kind": "rloo",
+            "method": {"num_generations": 4},
+            "training": {"per_device_train_batch_size": 12},
+            "peft": {"lora_r": 4},
+        },
+    ),
+    "online_dpo": ("llama", "rollouts_pairs", 2, {"kind": "online_dpo"}),
+    "ppo": (
+        "llama",
+        "rollouts_judged",
+        2,
+        {
+            "kind": "ppo",
+            "method": {"num_mini_batches": 2},
+            "training": {"per_device_train_batch_size": 8},
+        },
+    ),
     "dpo_precompute": (
         "llama",
         "preferences",
@@ -281,8 +313,9 @@ EXPERTS = {
     "mixtral": ("mixtral", "mixed", 1, {}),
     "qwen3_moe": ("qwen3_moe", "mixed", 2, {}),
 }
-# Pairs: a rank's labels are counted for its heaviest microbatch by tokens.
-TOLERANCE = dict.fromkeys([*EXPERTS, "dpo"], 0.005)
+# Pairs: a rank's labels are counted for its heaviest microbatch by tokens. PPO: completions are
+# scored in the microbatches of the first pass, and the heaviest may be one of another.
+TOLERANCE = dict.fromkeys([*EXPERTS, "dpo", "ppo"], 0.005)
 
 
 def make_spec(options, output, case):
@@ -293,7 +326,9 @@ def make_spec(options, output, case):
         "per_device_train_batch_size": 4,
         "save_strategy": "no",
     } | changes.get("training", {})
-    fields = {f"method.{kind}.max_length": 128, "data.cache_dir": str(output / "cache")}
+    fields = {"data.cache_dir": str(output / "cache")}
+    if kind not in trials.ONLINE:
+        fields[f"method.{kind}.max_length"] = 128
     if kind == "gkd":
         fields |= {
             "method.gkd.teacher_model_name_or_path": str(
@@ -301,6 +336,9 @@ def make_spec(options, output, case):
             ),
             "method.gkd.chat_template_path": str(options.assets / "chat.jinja"),
         }
+    if kind == "ppo":
+        value_model = options.assets / "models" / "llama_reward"
+        fields["method.ppo.value_model_path"] = str(value_model)
     for section, values in changes.items():
         if section == "kind":
             continue

@@ -18,6 +18,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import datasets
 import peft
+import replay
+import replay_ppo
 import rows
 import torch
 import transformers
@@ -25,7 +27,8 @@ import trl
 from adapters import write_adapter
 from cases import CASES, EXPECTED
 from make_assets import make_assets
-from trl.experimental import gkd
+from trl.experimental import gkd, online_dpo
+from trl.trainer import grpo_trainer, rloo_trainer
 from weights import weight_norms
 
 PACKAGES = ["trl", "transformers", "torch", "accelerate", "datasets", "tokenizers", "peft"]
@@ -55,8 +58,24 @@ STEP_FIELDS = [
     "margin",
 ]
 EVAL_FIELDS = ["step", "epoch", *(f"eval_{field}" for field in STEP_FIELDS)]
+# TRL counts tokens when they are made, a job when it trains on them.
+NOT_OF_ONLINE = ["step_time", "num_tokens"]
+# TRL adds these up over what stands behind the end of a completion, too.
+WITH_PADDING = [
+    "objective/kl",
+    "objective/entropy",
+    "objective/non_score_reward",
+    "objective/rlhf_reward",
+]
 # Arguments of transformers' EarlyStoppingCallback, which job files hold under `training`.
 EARLY_STOPPING = ["early_stopping_patience", "early_stopping_threshold"]
+
+
+def online_fields(logs, rows):
+    left_out = NOT_OF_ONLINE
+    if len({len(row["completion_ids"]) for row in rows}) > 1:
+        left_out = left_out + WITH_PADDING
+    return [field for field in logs if field not in left_out and logs[field] is not None]
 
 
 def read(assets, name):
@@ -89,9 +108,10 @@ def load_second(name, assets, attention):
     )
 
 
-def make_trainer(case, assets, attention, output, callbacks):
+def make_trainer(case, assets, attention, output, callbacks, state):
     options, training = case.method_options(), case.training_options()
-    options["max_length"] = options["max_length"] or None  # TRL's word for no limit
+    if "max_length" in options:
+        options["max_length"] = options["max_length"] or None  # TRL's word for no limit
     stopping = {option: training.pop(option) for option in EARLY_STOPPING if option in training}
     if stopping:
         callbacks = [*callbacks, transformers.EarlyStoppingCallback(**stopping)]
@@ -116,7 +136,24 @@ def make_trainer(case, assets, attention, output, callbacks):
             trl.KTOTrainer,
             {"ref_model": load_second(case.reference, assets, attention)},
         ),
+        "grpo": lambda: (trl.GRPOConfig, trl.GRPOTrainer, {}),
+        "rloo": lambda: (trl.RLOOConfig, trl.RLOOTrainer, {}),
+        "online_dpo": lambda: (
+            online_dpo.OnlineDPOConfig,
+            online_dpo.OnlineDPOTrainer,
+            {"ref_model": None},
+        ),
     }[case.method]()
+    dataset = read(assets, case.data)
+    if case.is_online():
+        more, records = more | {"reward_funcs": rewards_of(dataset, state)}, list(dataset)
+        per_prompt = options.get("num_generations", 2)
+        dataset = datasets.Dataset.from_list(replay.prompts_of(records, per_prompt))
+        if case.method == "online_dpo":
+            options["max_length"] = 512
+        else:
+            options["shuffle_dataset"] = False
+            del training["train_sampling_strategy"]  # it has its own sampler
     if case.method == "gkd":
         options = {"lmbda": 0.0} | options
     config = config_of(
@@ -132,15 +169,31 @@ def make_trainer(case, assets, attention, output, callbacks):
         **({"logging_steps": 1, "save_strategy": "no"} | training),
         **case.memory_options(),
     )
-    return trainer_of(
+    trainer = trainer_of(
         model=load_model(case, assets, attention),
         args=config,
-        train_dataset=read(assets, case.data),
+        train_dataset=dataset,
         eval_dataset=read(assets, case.eval) if case.eval else None,
         processing_class=tokenizer,
         callbacks=callbacks,
         **more,
     )
+    if case.is_online():
+        replay_with(trainer, case.method, records, state)
+    return trainer
+
+
+def rewards_of(dataset, state):
+    return [replay.reward_named(name, state) for name in dataset[0]["rewards"]]
+
+
+def replay_with(trainer, method, records, state):
+    if method == "online_dpo":
+        return replay.replay_online_dpo(trainer, records, state)
+    generations = replay.Generations(records, trainer.args.generation_batch_size, state)
+    if method == "grpo":
+        return replay.replay_grpo(trainer, grpo_trainer, generations)
+    return replay.replay_rloo(trainer, rloo_trainer, generations)
 
 
 def prepared_rows(case, trainer):
@@ -161,14 +214,17 @@ def train(case, assets, attention):
     class Recorder(transformers.TrainerCallback):
         def on_log(self, args, state, control, logs=None, **kwargs):
             logs = logs | {"step": state.global_step}
+            if replayed.get("losses"):
+                logs["loss"] = sum(replayed.pop("losses"))
             if "grad_norm" in logs:
-                log["steps"].append({field: logs[field] for field in STEP_FIELDS if field in logs})
+                fields = online_fields(logs, replayed["rows"]) if case.is_online() else STEP_FIELDS
+                log["steps"].append({field: logs[field] for field in fields if field in logs})
             elif "eval_loss" in logs:
                 log["evals"].append({field: logs[field] for field in EVAL_FIELDS if field in logs})
 
-    log = {"steps": [], "evals": []}
+    log, replayed = {"steps": [], "evals": []}, {}
     with tempfile.TemporaryDirectory() as output:
-        trainer = make_trainer(case, assets, attention, output, [Recorder()])
+        trainer = make_trainer(case, assets, attention, output, [Recorder()], replayed)
         trainer.remove_callback(transformers.PrinterCallback)
         prepared = prepared_rows(case, trainer)
         trainer.train()
@@ -177,22 +233,37 @@ def train(case, assets, attention):
     return log, rows.describe(prepared) if prepared else None, norms
 
 
+def train_ppo(case, assets, attention):
+    """As train(), and the norms of the value model's final weights."""
+    policy = load_model(case, assets, attention)
+    if case.peft:  # a job's reference is what the policy begins as
+        with tempfile.TemporaryDirectory() as adapter:
+            write_adapter(pathlib.Path(adapter), assets / "models" / case.model, case.peft)
+            policy.load_adapter(adapter, replay_ppo.REFERENCE)
+    reference = load_second(case.reference or ("" if case.peft else case.model), assets, attention)
+    records = list(read(assets, case.data))
+    steps, norms, of_value = replay_ppo.train(case, assets, (policy, reference), records)
+    return {"steps": steps}, None, norms, of_value
+
+
 def record(name, assets):
     case = CASES[name]
     manifest = json.loads((assets / "manifest.json").read_text())
-    log, plan, norms = train(case, assets, "sdpa")
+    run = train_ppo if case.method == "ppo" else train
+    log, plan, norms, *of_value = run(case, assets, "sdpa")
     steps = log["steps"]
     # The same sums in another order: how far float32 lets two right programs drift apart.
-    other = train(case, assets, "eager")[0]
+    other = run(case, assets, "eager")[0]
     pairs = list(zip(steps, other["steps"], strict=True))
     drift = {
-        field: max(abs(a[field] - b[field]) / abs(a[field]) for a, b in pairs)
+        field: max(abs(a[field] - b[field]) / (abs(a[field]) or 1) for a, b in pairs)
         for field in ("loss", "grad_norm")
     }
     used = [
         file
         for file in manifest
         if file.startswith((f"models/{case.model}/", "tokenizer/"))
+        or (case.value and file.startswith(f"models/{case.value}/"))
         or file in (f"data/{case.data}.jsonl", f"data/{case.eval}.jsonl")
     ]
     result = {
@@ -204,6 +275,7 @@ def record(name, assets):
         **({"evals": log["evals"]} if case.eval else {}),
         **({"rows": plan} if plan else {}),
         "weight_norms": norms,
+        **({"value_norms": of_value[0]} if of_value else {}),
     }
     EXPECTED.mkdir(exist_ok=True)
     (EXPECTED / f"{name}.json").write_text(compact(result))
@@ -228,6 +300,11 @@ def compact(result):
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+def can_train(case):
+    """PPO needs an older TRL: see replay_ppo.py."""
+    return not case.same_as and (case.method == "ppo") == replay_ppo.can_train()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE")
@@ -242,7 +319,7 @@ def main():
         assets = options.assets or pathlib.Path(scratch)
         if not options.assets:
             make_assets(assets)
-        for name in options.cases or [name for name, case in CASES.items() if not case.same_as]:
+        for name in options.cases or [name for name, case in CASES.items() if can_train(case)]:
             record(name, assets)
 
 

@@ -12,6 +12,9 @@ import tempfile
 import ranks
 from job_fields import set_fields
 
+# Methods that train on completions made for them.
+ONLINE = ("grpo", "rloo", "online_dpo", "ppo")
+
 
 class TrialError(Exception):
     """What came out otherwise than it should."""
@@ -69,12 +72,16 @@ def make_spec(
     """A JobSpec on a model and a file of the assets; `fields` are set by their paths."""
     spec = {
         "name": "trial",
-        "method": {method: {"max_length": 64}},
+        "method": {method: {} if method in ONLINE else {"max_length": 64}},
         "model": {
             "path": str(options.assets / "models" / model),
             "tokenizer": str(options.assets / "tokenizer"),
         },
-        "data": {"train": str(options.assets / "data" / f"{train}.jsonl")},
+        "data": {
+            "rollouts" if method in ONLINE else "train": str(
+                options.assets / "data" / f"{train}.jsonl"
+            )
+        },
         "training": {"learning_rate": 1e-3, "output_dir": str(output)} | training,
         "parallelism": {"num_processes": world},
         "resources": {"device": "cpu", "cpu_threads": 1},

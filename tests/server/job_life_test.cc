@@ -45,6 +45,41 @@ TEST(JobLife, RunsToItsEnd) {
               ElementsAre(Job::QUEUED, Job::STARTING, Job::RUNNING, Job::SUCCEEDED));
 }
 
+TEST(JobLife, SaysWhatItWaitsFor) {
+  Service service;
+  const Job job = service.submit(make_spec());
+  Agent agent(service, "n1", 1);
+  const v1::Prepare prepare = agent.prepare();
+  agent.started(prepare.run(), 0);
+  v1::TrainerEvent event;
+  event.mutable_waiting()->set_reason("the server does not answer");
+  event.mutable_waiting()->set_step(3);
+  agent.event(prepare.run(), 0, event);
+  EXPECT_EQ(service.get(job.id()).state(), Job::RUNNING);
+  EXPECT_EQ(service.get(job.id()).reason(), "the server does not answer");
+  event.mutable_waiting()->clear_reason();
+  agent.event(prepare.run(), 0, event);
+  EXPECT_EQ(service.get(job.id()).reason(), "");
+  std::vector<std::string> reasons;
+  for (const v1::Event& told : service.events(job.id())) {
+    if (told.has_waiting()) reasons.push_back(told.waiting().reason());
+  }
+  EXPECT_THAT(reasons, ElementsAre("the server does not answer", ""));
+}
+
+TEST(JobLife, TellsWhenEnginesSleep) {
+  Service service;
+  const Job job = service.submit(make_spec());
+  Agent agent(service, "n1", 1);
+  const v1::Prepare prepare = agent.prepare();
+  agent.started(prepare.run(), 0);
+  v1::TrainerEvent event;
+  event.mutable_generation()->set_kv_cache_bytes(1 << 20);
+  agent.event(prepare.run(), 0, event);
+  const std::vector<v1::Event> events = service.events(job.id());
+  EXPECT_EQ(events.back().generation().kv_cache_bytes(), 1 << 20);
+}
+
 TEST(JobLife, AGangOverTwoNodesStartsTogether) {
   Service service;
   const Job job = service.submit(make_spec(3));
