@@ -64,9 +64,10 @@ std::unique_ptr<const ChatTemplates> FormatParts::chat_templates(std::string& fi
   const auto& path = given.empty() ? options_.tokenizer : given;
   ChatTemplateSources sources = read_chat_templates(path, charged);
   if (sources.empty()) {
-    throw UserError(charged, path.string() +
-                                 " has no chat template, which conversations need; give one as " +
-                                 template_field());
+    const bool has_field = options_.kind != RecordKind::kPrompt;
+    throw UserError(charged, path.string() + " has no chat template, which conversations need; " +
+                                 (has_field ? "give one as " + template_field()
+                                            : "put one there, as chat_template.jinja"));
   }
   if (!given.empty()) keep_default(sources);
   if (options_.assistant_only_loss) mark_generation(sources, path.string());

@@ -2,6 +2,7 @@
 #include "worker/data/live_rollouts.h"
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -113,6 +114,20 @@ TEST_F(LiveRolloutsTest, PromptsAreTextOrConversations) {
       "{{ messages[0].content }}{% if add_generation_prompt %} assistant:{% endif %}");
   const auto chat = load_prompts(chats);
   EXPECT_THAT(tokenizer.decode(chat->prompts().row(0).tokens), HasSubstr("assistant"));
+  DatasetOptions bare = options(turn);
+  bare.examples.tokenizer = folder_.path() / "tokenizer";
+  std::filesystem::create_directory(bare.examples.tokenizer);
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
+    if (std::filesystem::exists(fixture("gpt2") / file))
+      std::filesystem::copy_file(fixture("gpt2") / file, bare.examples.tokenizer / file);
+  }
+  try {
+    load_prompts(bare);
+    FAIL() << "a conversation was taken without a template";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.field(), "model.tokenizer");
+    EXPECT_THAT(error.what(), HasSubstr("put one there, as chat_template.jinja"));
+  }
   EXPECT_THROW(load_prompts(options(R"({"prompt": ""})"
                                     "\n")),
                UserError);
