@@ -156,7 +156,7 @@ class Matrix:
         want_steps, want_tensors, *_ = self.plain_run(of_plain, cell.model, plain)
         tolerance = max((technique.tolerance for technique in cell.techniques), default=EXACT)
         regrouped = any(technique.regroups for technique in cell.techniques) and own != plain
-        compare_steps(steps, want_steps, tolerance, regrouped, cell.method.size)
+        compare_steps(steps, want_steps, tolerance, regrouped)
         compare_tensors(tensors, want_tensors, tolerance)
         if rehearsal is None:
             return "equal"
