@@ -12,6 +12,7 @@
 
 #include "worker/errors.h"
 #include "worker/kernels/cpu_kernels.h"
+#include "worker/kernels/row_product.h"
 #include "worker/kernels/stand_in.h"
 #include "worker/memory/ledger.h"
 
@@ -43,6 +44,27 @@ std::optional<FinishReason> end_of(const Sequence& sequence) {
   return std::nullopt;
 }
 
+GenerationWeights weights_of(const Engine::Parts& parts, const EngineOptions& options) {
+  std::optional<MergedAdapters> merged;
+  if (options.merges_adapters) merged.emplace(parts.model, parts.units, parts.group.rank());
+  return {parts.units, parts.group, options.weights, std::move(merged)};
+}
+
+// With a layer that sees all, all pages are needed.
+int64_t widest_window(const ModelConfig& config) {
+  int64_t widest = 0;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (config.window(layer) == 0) return 0;
+    widest = std::max(widest, config.window(layer));
+  }
+  return widest;
+}
+
+ScheduleLimits with_window(ScheduleLimits limits, const ModelConfig& config) {
+  limits.window = widest_window(config);
+  return limits;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -57,8 +79,8 @@ Engine::Engine(const Parts& parts, const EngineOptions& options)
       pool_(options.num_pages),
       cache_(parts.model.config(),
              {.dtype = dtype_, .device = device_, .num_pages = options.num_pages}),
-      scheduler_(pool_, options.limits),
-      weights_(parts.units, options.weights) {}
+      scheduler_(pool_, with_window(options.limits, parts.model.config())),
+      weights_(weights_of(parts, options)) {}
 
 Engine::~Engine() {
   if (is_awake_) weights_.let_go();
@@ -157,6 +179,10 @@ void Engine::run_pass(const Pass& pass) {
   }
 }
 
+int64_t Engine::least_rows() const {
+  return has_row_products(embedding_of(parts_.model)) ? 1 : options_.min_rows;
+}
+
 // The hidden states of the pass's tokens.
 at::Tensor Engine::run_model(const Pass& pass) {
   std::vector<int64_t> tokens, positions, lengths;
@@ -173,7 +199,7 @@ at::Tensor Engine::run_model(const Pass& pass) {
     }
   }
   // An idle rank's pass stays empty: it only takes part in gathering weights.
-  while (!tokens.empty() && std::ssize(tokens) < options_.min_rows) {
+  while (!tokens.empty() && std::ssize(tokens) < least_rows()) {
     tokens.push_back(0);
     positions.push_back(0);
     lengths.push_back(1);
@@ -181,7 +207,7 @@ at::Tensor Engine::run_model(const Pass& pass) {
   cache_.begin_pass(std::move(spans));
   return parts_.model.extend(
       {make_longs(tokens, device_), make_longs(positions, device_), std::move(lengths)}, cache_,
-      options_.adapters);
+      options_.adapters && !options_.merges_adapters);
 }
 
 // A list for each part that samples. With weights gathered block by block the head's are gathered
@@ -203,7 +229,7 @@ std::vector<std::vector<SampledToken>> Engine::sample(const Pass& pass,
          .seeds = std::span(request.seeds).subspan(sequence.sample, 1 + sequence.num_forks),
          .index = sequence.num_new()});
   }
-  while (!rows.empty() && std::ssize(rows) < options_.min_rows) rows.push_back(rows.front());
+  while (!rows.empty() && std::ssize(rows) < least_rows()) rows.push_back(rows.front());
   std::vector<std::vector<SampledToken>> sampled;
   if (rows.empty() && options_.weights == WeightMode::kGather) return sampled;
   const at::Tensor hidden_SD = hidden_TD.index_select(0, make_longs(rows, device_));

@@ -6,14 +6,15 @@
 // quantized matrices are those of training, only attention looks into the pages. Logits are made
 // for sampled tokens alone.
 //
-// What a sample depends on: its prompt, its parameters, its seed, and the weights. Attention,
-// norms, sampling and random numbers do not depend on the batch to the bit (with CPU kernels).
-// Matrix products may: BLAS sums in another order for a few rows. MKL and oneDNN, on one thread,
-// were found to give a row the same bits in any product of 16 rows or more, whence min_rows. What
-// remains is a mixture's experts, of which each has as many rows as chose it, several threads, and
-// other BLAS: there another batch mix gives log-probabilities within rounding (1e-5 in float32),
-// and the same tokens but where a choice hung on the last bits (sampler.h says when). The same
-// requests in the same order give the same bits everywhere.
+// What a sample depends on: its prompt, its parameters, its seed, and the weights. In float32 on a
+// CPU nothing depends on the batch, to the bit: attention, norms, sampling and random numbers by
+// kernels of ours, matrix products by worker/kernels/row_product.h. With other types and devices
+// BLAS makes the products, which sums in another order for a few rows. oneDNN, on one thread, was
+// found to give a row the same bits in any product of 16 rows or more, whence min_rows. What
+// remains there is a mixture's experts, of which each has as many rows as chose it, several
+// threads, and other BLAS: another batch mix gives log-probabilities within rounding, and the same
+// tokens but where a choice hung on the last bits (sampler.h says when). The same requests in the
+// same order give the same bits everywhere.
 //
 // Not thread safe. Calls that say so are collective over the group that the weights are sharded
 // over: made by all its ranks in the same order.
@@ -47,7 +48,7 @@ struct EngineTransition {
   bool is_wake = false;
   SleepLevel level = SleepLevel::kDrop;
   int64_t kv_cache_bytes = 0;  // of the cache, freed or allocated
-  int64_t weight_bytes = 0;    // of gathered weights, freed or allocated
+  int64_t weight_bytes = 0;    // of gathered weights and of those kept aside, likewise
   int64_t host_bytes = 0;      // that went to host memory, or came back
   double seconds = 0;
 };
@@ -62,10 +63,13 @@ struct EngineOptions {
   int64_t num_pages = 0;  // of the cache; see kv_page_bytes() and pages_for()
   ScheduleLimits limits;
   WeightMode weights = WeightMode::kGather;
-  // Matrix products have so many rows at least; rows that nobody needs are added. 1: none are,
-  // which is quicker while few sequences run.
+  // Matrix products that BLAS makes have so many rows at least; rows that nobody needs are added.
+  // 1: none are, which is quicker while few sequences run.
   int64_t min_rows = 16;
   bool adapters = true;  // else the model is served without them
+  // They are merged into the weights while the engine is awake, which then takes another copy of
+  // this rank's shards of those. Requires adapters, and that what they adapt is not quantized.
+  bool merges_adapters = false;
   std::function<void(const EngineTransition&)> on_transition = [](const EngineTransition&) {};
   std::function<void(const GeneratedToken&)> on_token = [](const GeneratedToken&) {};
 };
@@ -97,7 +101,7 @@ class Engine {
   // Its unfinished samples end with what they have, as FinishReason::kCancelled.
   void cancel(int64_t request);
   // One pass; wakes the engine where it sleeps. Returns whether there was anything to do: with
-  // kLayerwise on any rank of the group, and then it is collective. With kGather waking is.
+  // kLayerwise on any rank of the group, and then it is collective. Waking always is.
   bool step();
   // What was finished since the last call, by request and sample.
   std::vector<Completion> take_finished();
@@ -116,7 +120,7 @@ class Engine {
   void rehearse_pass(const AlikeSequences& sequences);
 
   bool is_awake() const { return is_awake_; }
-  void wake();  // collective with kGather; nothing where it is awake
+  void wake();  // collective; nothing where it is awake, which all ranks are or none is
   // Weights may be changed until it wakes. What unfinished sequences have in the cache is then of
   // the weights as they were.
   void fall_asleep(SleepLevel level);
@@ -129,6 +133,7 @@ class Engine {
  private:
   void add_sequences(const std::shared_ptr<RequestState>& state);
   bool any_rank_has_work();
+  int64_t least_rows() const;
   void run_pass(const Pass& pass);
   at::Tensor run_model(const Pass& pass);
   std::vector<std::vector<SampledToken>> sample(const Pass& pass, const at::Tensor& hidden_TD);

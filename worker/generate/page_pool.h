@@ -6,6 +6,9 @@
 
 namespace tessera {
 
+// In the place of a page that was given back.
+inline constexpr int32_t kNoPage = -1;
+
 // Pages [0, num_pages), each free or held by one sequence or several. No memory of its own: a page
 // is a row of the cache's tensors.
 class PagePool {

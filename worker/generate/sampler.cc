@@ -31,11 +31,20 @@ class RowDistribution {
   RowDistribution(const float* logits, int64_t vocab_size, float* work, int32_t* indices)
       : logits_(logits), size_(vocab_size), work_(work), indices_(indices) {}
 
-  // Row log-sum-exp of the logits as they are.
-  float raw_lse() {
+  // Of the logits as they are: the largest, and the log-sum-exp. Leaves their exponentials.
+  struct Raw {
+    float largest, lse;
+  };
+  Raw raw() {
     std::copy_n(logits_, size_, work_);
     const SoftmaxSums sums = cpu_kernels().softmax(work_, 0, size_, size_);
-    return sums.largest + std::log(sums.sum);
+    return {sums.largest, sums.largest + std::log(sums.sum)};
+  }
+  // Whether process() leaves the logits as they are.
+  bool keeps_logits(const SamplingParams& s) const {
+    if (s.repetition_penalty != 1) return false;
+    const bool keeps_all = (s.top_k <= 0 || s.top_k >= size_) && s.top_p >= 1 && s.min_p <= 0;
+    return s.temperature == 0 || (s.temperature == 1 && keeps_all);
   }
 
   // Leaves what the parameters make of the logits.
@@ -52,13 +61,19 @@ class RowDistribution {
     if (s.min_p > 0) keep_likely(std::log(s.min_p));
   }
 
+  // What process() left.
   int32_t most_likely() const {
     return static_cast<int32_t>(std::max_element(work_, work_ + size_) - work_);
   }
+  // The first that is as large as any.
+  int32_t first_of(float largest) const {
+    return static_cast<int32_t>(std::find(logits_, logits_ + size_, largest) - logits_);
+  }
 
-  // What process() left becomes exponentials; their sum in double precision.
-  void exponentiate() {
-    cpu_kernels().softmax(work_, 0, size_, size_);
+  // What process() left becomes exponentials.
+  void exponentiate() { cpu_kernels().softmax(work_, 0, size_, size_); }
+  // Their sum, in double precision: before what follows.
+  void sum() {
     total_ = 0;
     for (int64_t begin = 0; begin < size_; begin += kSumBlock) total_ += block_sum(begin);
   }
@@ -159,16 +174,22 @@ class RowDistribution {
 
 std::vector<SampledToken> sample_row(RowDistribution row, const float* logits,
                                      const RowDraws& draws) {
-  const float raw_lse = row.raw_lse();
-  TORCH_CHECK(std::isfinite(raw_lse), "the model's logits are not finite");
-  row.process(*draws.sampling, draws.tokens);
+  const RowDistribution::Raw raw = row.raw();
+  if (!std::isfinite(raw.lse)) throw NonFiniteLogits();
   const bool greedy = draws.sampling->temperature == 0;
-  const int32_t most_likely = greedy ? row.most_likely() : 0;
-  row.exponentiate();
+  int32_t most_likely = 0;
+  if (row.keeps_logits(*draws.sampling)) {
+    if (greedy) most_likely = row.first_of(raw.largest);
+  } else {
+    row.process(*draws.sampling, draws.tokens);
+    if (greedy) most_likely = row.most_likely();
+    row.exponentiate();
+  }
+  row.sum();
   std::vector<SampledToken> made;
   for (const uint64_t seed : draws.seeds) {
     const int32_t token = greedy ? most_likely : row.at(uniform_of(seed, draws.index));
-    made.push_back({token, logits[token] - raw_lse, row.logprob(token)});
+    made.push_back({token, logits[token] - raw.lse, row.logprob(token)});
   }
   return made;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "worker/generate/request.h"
@@ -25,6 +26,12 @@ struct SampledToken {
   float sampling_logprob = 0;  // as Completion::sampling_logprobs
 };
 
+// There is no token to draw: a logit of the row is NaN or infinite, or all are -infinity.
+class NonFiniteLogits : public std::runtime_error {
+ public:
+  NonFiniteLogits() : std::runtime_error("the model's logits are not finite") {}
+};
+
 // The uniform number in [0, 1) that chooses token `index` of the completion of `seed`.
 double uniform_of(uint64_t seed, int64_t index);
 
@@ -35,7 +42,7 @@ double uniform_of(uint64_t seed, int64_t index);
 // two tokens are equally likely within it.
 //
 // Where logits have no data the tokens are 0. Scratch is a row of logits and one of indices for
-// each thread.
+// each thread. Throws NonFiniteLogits.
 std::vector<std::vector<SampledToken>> sample_rows(const at::Tensor& logits_SV,
                                                    const std::vector<RowDraws>& draws);
 

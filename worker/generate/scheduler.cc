@@ -22,6 +22,7 @@ void SequenceScheduler::add(std::unique_ptr<Sequence> sequence) {
 
 Pass SequenceScheduler::next() {
   Pass pass;
+  for (const Owned& sequence : running_) give_unseen_pages_back(*sequence);
   // By index: the last ones may be preempted on the way. Those that go on by one token come first,
   // so that prompts do not hold them up.
   for (const bool is_prompt : {false, true}) {
@@ -82,8 +83,20 @@ void SequenceScheduler::run_part(Sequence& sequence, int64_t count, Pass& pass) 
 }
 
 void SequenceScheduler::give_pages_back(Sequence& sequence) {
-  for (const int32_t page : sequence.pages) pool_.give_back(page);
+  for (const int32_t page : sequence.pages) {
+    if (page != kNoPage) pool_.give_back(page);
+  }
   sequence.pages.clear();
+}
+
+// Those that its next token does not see, nor any after it.
+void SequenceScheduler::give_unseen_pages_back(Sequence& sequence) {
+  if (limits_.window == 0) return;
+  const int64_t first_seen = std::max<int64_t>(0, sequence.num_cached + 1 - limits_.window);
+  for (int64_t i = first_seen / kPageTokens - 1; i >= 0 && sequence.pages[i] != kNoPage; --i) {
+    pool_.give_back(sequence.pages[i]);
+    sequence.pages[i] = kNoPage;
+  }
 }
 
 void SequenceScheduler::preempt_last() {
@@ -132,7 +145,9 @@ void SequenceScheduler::admit(Pass& pass) {
 void SequenceScheduler::add_fork(const Sequence& parent, std::unique_ptr<Sequence> fork) {
   fork->pages = parent.pages;
   fork->num_cached = parent.num_cached;
-  for (const int32_t page : fork->pages) pool_.share(page);
+  for (const int32_t page : fork->pages) {
+    if (page != kNoPage) pool_.share(page);
+  }
   const auto place = std::ranges::upper_bound(running_, fork->id, {},
                                               [](const Owned& sequence) { return sequence->id; });
   running_.insert(place, std::move(fork));

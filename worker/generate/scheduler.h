@@ -20,6 +20,9 @@ namespace tessera {
 struct ScheduleLimits {
   int64_t max_pass_tokens = 512;
   int64_t max_running = 256;  // sequences at once; at most max_pass_tokens
+  // Tokens that one sees in any layer, itself the last of them: pages behind are given back. 0: all
+  // before it.
+  int64_t window = 0;
 };
 
 // Tokens [begin, begin + count) of a sequence.
@@ -77,6 +80,7 @@ class SequenceScheduler {
   bool make_room(const Sequence& sequence, int64_t num_tokens, Pass& pass);
   void preempt_last();
   void give_pages_back(Sequence& sequence);
+  void give_unseen_pages_back(Sequence& sequence);
   struct Demand {
     int64_t sequences = 0, pages = 0;
     void add(const Demand& more) {

@@ -27,6 +27,7 @@ struct Sequence {
   int64_t num_forks = 0;
   std::vector<int32_t> tokens;  // the prompt, then the completion
   int64_t num_cached = 0;       // of them: those whose keys and values are in the pages
+  // By place of the tokens, kPageTokens each; kNoPage where no token to come sees them.
   std::vector<int32_t> pages;
   std::vector<float> logprobs, sampling_logprobs;  // of the completion
 

@@ -1,5 +1,5 @@
-// The arithmetic of a training step on a CPU, apart from matrix products: one table of functions
-// for each instruction set, of which the machine's best is picked at run time.
+// The arithmetic of a training step on a CPU, apart from most matrix products: one table of
+// functions for each instruction set, of which the machine's best is picked at run time.
 //
 // Each function works in the calling thread on the rows, or elements, it is given; callers spread
 // them over threads (worker/kernels/tensor_ops.h) so that no result depends on how many there are.
@@ -133,6 +133,10 @@ struct CpuKernels {
   // mean the sum of p * gradient.
   void (*score_gradient)(float* gradient, const float* probabilities, float mean, int64_t width);
   float (*dot)(const float* a, const float* b, int64_t width);
+  // y[m][o] = the sum over i < width of x[m][i] * w[o][i]; with `add` that is added to what y has.
+  // An element depends on these two rows alone: neither on num_rows nor on num_columns.
+  void (*row_products)(Rows<float> y, Rows<const float> x, Rows<const float> w, bool add,
+                       int64_t num_rows, int64_t num_columns, int64_t width);
 
   template <typename T>
   const CpuTypedKernels<T>& of() const {

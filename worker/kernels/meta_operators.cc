@@ -21,6 +21,17 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
   return at::empty(sizes, self.options());
 }
 
+// ATen's looks at the first of what is added, which a rank without labels does not have.
+at::Tensor index_add(const at::Tensor& self, int64_t, const at::Tensor&, const at::Tensor&,
+                     const at::Scalar&) {
+  return at::empty_like(self);
+}
+
+at::Tensor& index_add_(at::Tensor& self, int64_t, const at::Tensor&, const at::Tensor&,
+                       const at::Scalar&) {
+  return self;
+}
+
 at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor&,
                                     c10::SymInt num_weights, c10::SymInt, bool) {
   return at::empty({num_weights.expect_int(), grad.size(-1)}, grad.options());
@@ -92,6 +103,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cpu_flash_backward(
 void add_kernels(torch::Library& library) {
   library.impl("abs", abs);
   library.impl("index_select", index_select);
+  library.impl("index_add", index_add);
+  library.impl("index_add_", index_add_);
   library.impl("embedding_dense_backward", embedding_dense_backward);
   library.impl("bincount", bincount);
   library.impl("logical_and.out", logical_and_out);

@@ -28,7 +28,8 @@ struct PageTensors {
 struct PagedSpan {
   int64_t query_row, num_queries;  // rows of q, and of the new keys and values; at least 1
   int64_t num_keys;                // tokens of the sequence, the new ones included
-  // The sequence's pages in its order: token t is in pages[t / J], at t % J.
+  // The sequence's pages in its order: token t is in pages[t / J], at t % J. Those before what the
+  // window shows of its first query are not looked at.
   std::span<const int32_t> pages;
 
   int64_t position(int64_t query) const { return num_keys - num_queries + query; }

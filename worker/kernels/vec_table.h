@@ -7,6 +7,7 @@
 #include "worker/kernels/vec_norm.h"
 #include "worker/kernels/vec_paged.h"
 #include "worker/kernels/vec_pointwise.h"
+#include "worker/kernels/vec_product.h"
 #include "worker/kernels/vec_quantized.h"
 #include "worker/kernels/vec_softmax.h"
 
@@ -32,7 +33,8 @@ constexpr CpuKernels make_kernels(const char* name) {
           softmax<kLanes>,
           probabilities<kLanes>,
           score_gradient<kLanes>,
-          dot<kLanes>};
+          dot<kLanes>,
+          row_products<kLanes>};
 }
 
 }  // namespace

@@ -22,4 +22,8 @@ std::unique_ptr<c10::Allocator> make_meta_allocator(MemoryLedger& ledger);
 std::unique_ptr<c10::Allocator> make_charging_allocator(MemoryLedger& ledger,
                                                         c10::Allocator& inner);
 
+// Memory of this process that no allocator gave, charged by the ledger in front of the CPU's while
+// it is held, if there is one. `data` must outlive that.
+c10::DataPtr charge_mapped(void* data, int64_t bytes);
+
 }  // namespace tessera

@@ -65,8 +65,7 @@ class CpuAllocator final : public c10::Allocator {
     // and the heap grows. malloc aligns to 16, so the header begins at most 48 bytes into the
     // block.
     constexpr size_t kOverhead = sizeof(Header) + kAlignment - alignof(std::max_align_t);
-    Attribution who = current_attribution();
-    if (who.space == Space::kDevice) who.space = ledger_.cpu_space();
+    const Attribution who = attribution();
     const auto size = static_cast<int64_t>(bytes);
     std::unique_ptr<void, Free> block(bytes > kMaxBytes ? nullptr : std::malloc(bytes + kOverhead));
     if (block == nullptr) throw MemoryError(describe(ledger_.refuse(who, size)));
@@ -79,6 +78,13 @@ class CpuAllocator final : public c10::Allocator {
     return {data, data, &release, cpu};
   }
 
+  // Of memory that is another's.
+  c10::DataPtr charge(void* data, int64_t bytes) {
+    auto charge = std::make_unique<Charge>(ledger_, attribution(), bytes);
+    ledger_.charge(charge->who, bytes);
+    return {data, charge.release(), &Charge::release, c10::Device(c10::DeviceType::CPU)};
+  }
+
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* destination, const void* source, size_t bytes) const override {
@@ -86,6 +92,23 @@ class CpuAllocator final : public c10::Allocator {
   }
 
  private:
+  struct Charge {
+    MemoryLedger& ledger;
+    Attribution who;
+    int64_t bytes;
+
+    static void release(void* context) {
+      const std::unique_ptr<Charge> charge(static_cast<Charge*>(context));
+      charge->ledger.release(charge->who, charge->bytes);
+    }
+  };
+
+  Attribution attribution() const {
+    Attribution who = current_attribution();
+    if (who.space == Space::kDevice) who.space = ledger_.cpu_space();
+    return who;
+  }
+
   MemoryLedger& ledger_;
 };
 
@@ -95,6 +118,12 @@ std::unique_ptr<c10::Allocator> make_cpu_allocator(MemoryLedger& ledger) {
   ::mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
   ::mallopt(M_TRIM_THRESHOLD, kNeverTrim);
   return std::make_unique<CpuAllocator>(ledger);
+}
+
+c10::DataPtr charge_mapped(void* data, int64_t bytes) {
+  auto* allocator = dynamic_cast<CpuAllocator*>(c10::GetAllocator(c10::DeviceType::CPU));
+  if (allocator == nullptr) return {data, c10::Device(c10::DeviceType::CPU)};
+  return allocator->charge(data, bytes);
 }
 
 }  // namespace tessera

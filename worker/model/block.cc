@@ -6,6 +6,7 @@
 #include "worker/model/attention_cache.h"
 #include "worker/model/dropout.h"
 #include "worker/model/embed.h"
+#include "worker/model/extend_block.h"
 #include "worker/model/feed_forward.h"
 #include "worker/model/functions.h"
 #include "worker/model/fused_block.h"
@@ -66,6 +67,8 @@ class DecoderBlock : public Layer {
   }
 
   at::Tensor forward(const at::Tensor& x_TD, const Stream& stream) override {
+    if (fused_ && stream.cache != nullptr && can_extend_fused(x_TD, linears(), stream))
+      return extend_block(x_TD, *fused_, index_, stream);
     const at::Tensor mixed_TD =
         x_TD + dropped(attention(norm(x_TD, input_norm_), stream), stream, Draw::kAttention);
     const at::Tensor y_TD = stream.mlp_tile_tokens > 0

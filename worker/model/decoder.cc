@@ -1,12 +1,14 @@
 #include "worker/model/decoder.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/linear.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 
+#include "worker/kernels/row_product.h"
 #include "worker/memory/ledger.h"
 #include "worker/model/block.h"
 #include "worker/model/context.h"
@@ -24,6 +26,14 @@ Parameter make_output(const ModelConfig& config) {
   scores.fresh = Fresh::kNormal;
   scores.fresh_deviation = config.initializer_range;
   return scores;
+}
+
+// float32, without a graph.
+at::Tensor logits_of(const at::Tensor& normed_CD, const at::Tensor& weight_VD) {
+  if (!has_row_products(normed_CD)) return at::linear(normed_CD, weight_VD).to(at::kFloat);
+  at::Tensor logits_CV = at::empty({normed_CD.size(0), weight_VD.size(0)}, normed_CD.options());
+  row_product_out(logits_CV, normed_CD, weight_VD);
+  return logits_CV;
 }
 
 DrawnTokens drawn_tokens(const Documents& documents) {
@@ -101,12 +111,11 @@ void DecoderModel::read_logits(
   const c10::NoGradGuard no_grad;
   const OwnerScope scope(Owner::kHead);
   const LogitFactors factors = open_head(hidden_SD);
-  // Of one size, or nearly: how a row is rounded may depend on how few rows a product has.
+  // Of one size, or nearly: how BLAS rounds a row may depend on how few rows a product has.
   const int64_t rows = hidden_SD.size(0), chunks = (rows - 1) / head_chunk_tokens_ + 1;
   for (int64_t i = 0; i < chunks && rows > 0; ++i) {
     const int64_t row = i * rows / chunks, count = (i + 1) * rows / chunks - row;
-    read(row,
-         at::linear(factors.hidden_TD.narrow(0, row, count), factors.weight_VD).to(at::kFloat));
+    read(row, logits_of(factors.hidden_TD.narrow(0, row, count), factors.weight_VD));
   }
   head_gate_->close(hidden_SD);
 }

@@ -1,8 +1,10 @@
 #include "worker/model/linear.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 
+#include "worker/kernels/row_product.h"
 #include "worker/model/dropout.h"
 #include "worker/model/quantized.h"
 
@@ -10,6 +12,17 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kWeight = ".weight";
+
+// Nothing is differentiated then.
+bool is_by_row(const at::Tensor& x_TI, const Stream& stream) {
+  return stream.cache != nullptr && has_row_products(x_TI);
+}
+
+at::Tensor row_product(const at::Tensor& x_TI, const at::Tensor& weight_OI) {
+  at::Tensor y_TO = at::empty({x_TI.size(0), weight_OI.size(0)}, x_TI.options());
+  row_product_out(y_TO, x_TI, weight_OI);
+  return y_TO;
+}
 
 }  // namespace
 
@@ -34,23 +47,32 @@ at::Tensor Linear::dense(at::ScalarType dtype) const {
   return weight.is_quantized() ? dequantized(weight, dtype) : weight.value;
 }
 
-at::Tensor Linear::product(const at::Tensor& x_TI) const {
+at::Tensor Linear::product(const at::Tensor& x_TI, const Stream& stream) const {
+  if (is_by_row(x_TI, stream)) return row_product(x_TI, dense(x_TI.scalar_type()));
   return weight.is_quantized() ? quantized_product(x_TI, weight) : at::linear(x_TI, weight.value);
+}
+
+at::Tensor Linear::low_rank(const at::Tensor& x_TI, double dropout, const Stream& stream) const {
+  if (is_by_row(x_TI, stream)) {
+    const at::Tensor low_TR = row_product(x_TI, adapter->a.value);
+    return row_product(low_TR, adapter->b.value).mul_(adapter->scale);
+  }
+  return lora_product(x_TI, *adapter, dropout, make_draw({stream.draw, adapter->draw}),
+                      stream.drawn);
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x_TI, const Stream& stream) const {
   const bool adapted = adapter && stream.adapters;
   if (adapted && adapter->has_magnitude()) return with_magnitude(x_TI, stream);
   at::Tensor y_TO;
-  if (has_bias() && !weight.is_quantized()) {
+  if (has_bias() && !weight.is_quantized() && !is_by_row(x_TI, stream)) {
     y_TO = at::linear(x_TI, weight.value, bias.value);
   } else {
-    y_TO = has_bias() ? product(x_TI) + bias.value : product(x_TI);
+    y_TO = product(x_TI, stream);
+    if (has_bias()) y_TO = y_TO + bias.value;
   }
   if (!adapted) return y_TO;
-  const double dropout = stream.training ? adapter->dropout : 0;
-  return y_TO + lora_product(x_TI, *adapter, dropout, make_draw({stream.draw, adapter->draw}),
-                             stream.drawn);
+  return y_TO + low_rank(x_TI, stream.training ? adapter->dropout : 0, stream);
 }
 
 // Each row of W + scale * B A brought to its own length. With dropout, what the rescaling adds is
@@ -60,15 +82,15 @@ at::Tensor Linear::with_magnitude(const at::Tensor& x_TI, const Stream& stream) 
   const at::Tensor norms_O =
       adapted_row_norms(dense(x_TI.scalar_type()), lora).to(x_TI.scalar_type());
   const at::Tensor factor_O = lora.magnitude.value / norms_O;
-  const at::Tensor plain_TO = product(x_TI);
+  const at::Tensor plain_TO = product(x_TI, stream);
   at::Tensor y_TO;
   if (stream.training && lora.dropout > 0) {
     const at::Tensor seen_TI =
         seeded_dropout(x_TI, lora.dropout, make_draw({stream.draw, lora.draw}), stream.drawn);
-    const at::Tensor low_rank_TO = lora_product(seen_TI, lora, /*dropout=*/0, /*draw=*/0);
-    y_TO = plain_TO + (factor_O - 1) * product(seen_TI) + factor_O * low_rank_TO;
+    const at::Tensor low_rank_TO = low_rank(seen_TI, /*dropout=*/0, stream);
+    y_TO = plain_TO + (factor_O - 1) * product(seen_TI, stream) + factor_O * low_rank_TO;
   } else {
-    y_TO = (plain_TO + lora_product(x_TI, lora, /*dropout=*/0, /*draw=*/0)) * factor_O;
+    y_TO = (plain_TO + low_rank(x_TI, /*dropout=*/0, stream)) * factor_O;
   }
   return has_bias() ? y_TO + bias.value : y_TO;
 }

@@ -5,6 +5,8 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 
+#include "worker/kernels/row_product.h"
+
 namespace tessera {
 namespace {
 
@@ -78,23 +80,29 @@ int64_t Projection::width() const {
   return total;
 }
 
-void Projection::forward(const at::Tensor& y, const at::Tensor& x,
-                         const at::Tensor& residual) const {
+template <typename Multiply>
+void Projection::each_matrix(const at::Tensor& y, at::ScalarType dtype,
+                             const Multiply& multiply) const {
   int64_t column = 0;
   for (size_t i = 0; i < linears_.size();) {
-    const int64_t begin = column;
-    at::Tensor weight = linears_[i]->dense(x.scalar_type());
+    at::Tensor weight = linears_[i]->dense(dtype);
     for (++i; i < linears_.size() && adjoins(weight, linears_[i]->weight.value); ++i)
       weight = with_rows_behind(weight, linears_[i]->weight.value);
+    multiply(y.narrow(1, column, weight.size(0)), weight, column);
     column += weight.size(0);
-    at::Tensor part = y.narrow(1, begin, weight.size(0));
+  }
+}
+
+void Projection::forward(const at::Tensor& y, const at::Tensor& x,
+                         const at::Tensor& residual) const {
+  each_matrix(y, x.scalar_type(), [&](at::Tensor part, const at::Tensor& weight, int64_t column) {
     if (residual.defined()) {
-      at::addmm_out(part, residual.narrow(1, begin, weight.size(0)), x, weight.t());
+      at::addmm_out(part, residual.narrow(1, column, weight.size(0)), x, weight.t());
     } else {
       at::mm_out(part, x, weight.t());
     }
-  }
-  column = 0;
+  });
+  int64_t column = 0;
   for (const Linear* linear : linears_) {
     const int64_t rows = linear->weight.shape[0];
     at::Tensor part = y.narrow(1, column, rows);
@@ -102,6 +110,24 @@ void Projection::forward(const at::Tensor& y, const at::Tensor& x,
     if (const LoraAdapter* lora = linear->adapter.get()) {
       const at::Tensor low_CR = at::mm(x, lora->a.value.t());
       part.addmm_(low_CR, lora->b.value.t(), /*beta=*/1, /*alpha=*/lora->scale);
+    }
+    column += rows;
+  }
+}
+
+void Projection::forward_by_row(const at::Tensor& y, const at::Tensor& x, bool add) const {
+  each_matrix(y, x.scalar_type(), [&](const at::Tensor& part, const at::Tensor& weight, int64_t) {
+    row_product_out(part, x, weight, add);
+  });
+  int64_t column = 0;
+  for (const Linear* linear : linears_) {
+    const int64_t rows = linear->weight.shape[0];
+    at::Tensor part = y.narrow(1, column, rows);
+    if (linear->has_bias()) part.add_(linear->bias.value);
+    if (const LoraAdapter* lora = linear->adapter.get()) {
+      const at::Tensor low_CR = at::empty({x.size(0), lora->a.shape[0]}, x.options());
+      row_product_out(low_CR, x, lora->a.value);
+      row_product_out(part, low_CR.mul_(lora->scale), lora->b.value, /*add=*/true);
     }
     column += rows;
   }

@@ -51,6 +51,9 @@ class Projection {
 
   // Writes y [C, width]; with `residual`, the product is added to it.
   void forward(const at::Tensor& y, const at::Tensor& x, const at::Tensor& residual = {}) const;
+  // Writes y, or, with `add`, adds to it, a row of which depends on nothing but that row
+  // (worker/kernels/row_product.h). Nothing is differentiated.
+  void forward_by_row(const at::Tensor& y, const at::Tensor& x, bool add = false) const;
 
   // One backward, some tokens at a time.
   class Backward {
@@ -85,6 +88,10 @@ class Projection {
   };
 
  private:
+  // multiply(columns of y, matrix, the first of these columns) for all that are multiplied as one.
+  template <typename Multiply>
+  void each_matrix(const at::Tensor& y, at::ScalarType dtype, const Multiply& multiply) const;
+
   std::vector<const Linear*> linears_;
 };
 

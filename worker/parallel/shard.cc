@@ -7,9 +7,12 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <optional>
+
 #include "worker/kernels/stand_in.h"
 #include "worker/memory/host_memory.h"
 #include "worker/memory/ledger.h"
+#include "worker/parallel/shared_blocks.h"
 
 namespace tessera {
 namespace {
@@ -26,10 +29,15 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
 
 void free_storage(const at::Tensor& tensor) { tensor.storage().unsafeGetStorageImpl()->reset(); }
 
-void fill_storage(const at::Tensor& tensor, int64_t nbytes) {
+void fill_storage(const at::Tensor& tensor, c10::DataPtr data, int64_t nbytes) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(storage->allocator()->allocate(nbytes));
+  storage->set_data_ptr_noswap(std::move(data));
   storage->set_nbytes(static_cast<size_t>(nbytes));
+}
+
+void fill_storage(const at::Tensor& tensor, int64_t nbytes) {
+  c10::Allocator* allocator = tensor.storage().unsafeGetStorageImpl()->allocator();
+  fill_storage(tensor, allocator->allocate(static_cast<size_t>(nbytes)), nbytes);
 }
 
 }  // namespace
@@ -162,12 +170,41 @@ void ShardedUnit::start_gather() {
   const NoGrad no_grad(false);
   const BlockScope block(options_.block);
   const OwnerScope scope(Owner::kCommunication);
+  if (start_shared_gather()) return;
   if (comes_and_goes()) fill_storage(flat_, layout_.numel * flat_.element_size());
   const at::Tensor mine = part_of_rank(flat_);
   on_side([&] {
     if (!shard_is_part()) copy_shard(mine);
     gathering_ = group_.all_gather(flat_, mine);
   });
+}
+
+// Nothing but this rank's part is moved. Returns false where there is no room for it.
+bool ShardedUnit::start_shared_gather() {
+  if (shared_blocks_ == nullptr || !comes_and_goes()) return false;
+  const int64_t nbytes = layout_.numel * flat_.element_size();
+  std::optional<c10::DataPtr> place = shared_blocks_->take(nbytes);
+  if (!place) return false;
+  fill_storage(flat_, std::move(*place), nbytes);
+  gathering_ = shared_blocks_->fill([this] {
+    const NoGrad no_grad(false);
+    copy_shard(part_of_rank(flat_));
+  });
+  return true;
+}
+
+void ShardedUnit::share_gathered(SharedBlocks* blocks) {
+  if (gathering_) {
+    // With a lost peer there is nothing to wait for, and an error is in hand already.
+    try {
+      gather();
+    } catch (const NetworkError&) {
+      gathering_.reset();
+      full_ = true;
+    }
+  }
+  release();
+  shared_blocks_ = blocks;
 }
 
 void ShardedUnit::gather() {

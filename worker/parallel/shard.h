@@ -28,6 +28,8 @@
 
 namespace tessera {
 
+class SharedBlocks;
+
 // The flat layout of a unit of these parameters.
 FlatLayout layout_of(std::string name, const std::vector<Parameter*>& parameters, int world_size);
 
@@ -98,6 +100,9 @@ class ShardedUnit {
     held_ = false;
     release();
   }
+  // From now on gathered weights lie where all ranks of this host read them; null: no longer. What
+  // was gathered goes. The same on all ranks of the group.
+  void share_gathered(SharedBlocks* blocks);
   // What being full takes beside the shard: 0 where the flat storage never goes.
   int64_t gathered_bytes() const {
     return comes_and_goes() ? layout_.numel * static_cast<int64_t>(flat_.element_size()) : 0;
@@ -121,6 +126,7 @@ class ShardedUnit {
   at::Tensor part_of_rank(const at::Tensor& flat) const;
   void on_side(const std::function<void()>& work);
   void copy_shard(const at::Tensor& to);
+  bool start_shared_gather();
   void make_gradient();
   at::Tensor gradient_of(size_t index);
   void take_gradient(size_t index);
@@ -154,6 +160,7 @@ class ShardedUnit {
   // [layout_.numel], of several ranks: gradients of one backward in the leaves' dtype, while they
   // come in; with ZeRO-1 their sum since the last reduction, in float32.
   at::Tensor flat_gradient_;
+  SharedBlocks* shared_blocks_ = nullptr;
   std::unique_ptr<Work> gathering_;
   bool full_ = false;
   bool held_ = false;

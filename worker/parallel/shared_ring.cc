@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -66,22 +67,25 @@ struct SharedRings::Header {
 SharedRings::Ring SharedRings::map_ring(int fd) {
   static_assert(sizeof(Header) <= kHeaderBytes);
   static_assert(std::atomic<int64_t>::is_always_lock_free);
-  void* memory = ::mmap(nullptr, kHeaderBytes + kNumSlots * kSlotBytes, PROT_READ | PROT_WRITE,
-                        MAP_SHARED, fd, 0);
+  struct stat file{};
+  if (::fstat(fd, &file) != 0) throw_errno("size of shared memory");
+  void* memory =
+      ::mmap(nullptr, static_cast<size_t>(file.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) throw_errno("mmap of shared memory");
   Ring ring;
+  ring.bytes = file.st_size - static_cast<int64_t>(kHeaderBytes);
   ring.header = static_cast<Header*>(memory);
   ring.slots = static_cast<std::byte*>(memory) + kHeaderBytes;
   ring.fd = fd;
   return ring;
 }
 
-SharedRings::SharedRings(int rank, int size, std::chrono::milliseconds timeout)
+SharedRings::SharedRings(int rank, int size, std::chrono::milliseconds timeout, int64_t bytes)
     : rank_(rank), size_(size), timeout_(timeout), rings_(size) {
   const int fd = ::memfd_create("tessera-ring", MFD_CLOEXEC);
   if (fd < 0) throw_errno("memfd_create");
   // Reserved now: a host that runs out of memory says so here, not by a signal.
-  const int error = ::posix_fallocate(fd, 0, kHeaderBytes + kNumSlots * kSlotBytes);
+  const int error = ::posix_fallocate(fd, 0, static_cast<int64_t>(kHeaderBytes) + bytes);
   if (error != 0) {
     ::close(fd);
     throw std::system_error(error, std::generic_category(), "reserving shared memory");
@@ -93,7 +97,8 @@ SharedRings::~SharedRings() {
   rings_[rank_].header->gone.store(1);
   ring_bells();
   for (Ring& ring : rings_) {
-    if (ring.header != nullptr) ::munmap(ring.header, kHeaderBytes + kNumSlots * kSlotBytes);
+    if (ring.header != nullptr)
+      ::munmap(ring.header, kHeaderBytes + static_cast<size_t>(ring.bytes));
     if (ring.fd >= 0) ::close(ring.fd);
     if (ring.pid_fd >= 0) ::close(ring.pid_fd);
   }
@@ -135,10 +140,11 @@ std::byte* SharedRings::slot(int rank, int64_t chunk) {
   return rings_[rank].slots + (chunk % kNumSlots) * kSlotBytes;
 }
 
-bool SharedRings::can_write(int64_t chunk) const {
+bool SharedRings::can_write(int64_t chunk) const { return have_finished(chunk - kNumSlots + 1); }
+
+bool SharedRings::have_finished(int64_t chunk) const {
   for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_ && rings_[rank].header->num_finished.load() <= chunk - kNumSlots)
-      return false;
+    if (rank != rank_ && rings_[rank].header->num_finished.load() < chunk) return false;
   }
   return true;
 }

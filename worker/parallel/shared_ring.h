@@ -22,8 +22,10 @@ class SharedRings {
   static constexpr int64_t kNumSlots = 8;
   static constexpr int64_t kSlotBytes = int64_t{1} << 20;
 
-  // Makes this rank's ring. Throws std::runtime_error: no memory, or no memfd.
-  SharedRings(int rank, int size, std::chrono::milliseconds timeout);
+  // Makes this rank's ring, with so many bytes of memory; others may have other sizes. Throws
+  // std::runtime_error: no memory, or no memfd.
+  SharedRings(int rank, int size, std::chrono::milliseconds timeout,
+              int64_t bytes = kNumSlots * kSlotBytes);
   // To peers that still wait this is a lost peer.
   ~SharedRings();
   SharedRings(const SharedRings&) = delete;
@@ -35,12 +37,16 @@ class SharedRings {
   // user or container. Call before all that follows.
   void open_peers(const std::vector<std::string>& addresses);
 
+  // Of a ring without slots: all of its memory.
+  std::byte* memory(int rank) { return rings_[rank].slots; }
   std::byte* slot(int rank, int64_t chunk);
   // Whether all ranks are done with what this rank wrote into the slot of `chunk` before.
   bool can_write(int64_t chunk) const;
   // Hands this rank's `chunk` to the others. Requires can_write(chunk), and chunks in order.
   void publish(int64_t chunk);
   bool is_published(int rank, int64_t chunk) const;
+  // Whether every other rank has finished as many chunks as are before this one.
+  bool have_finished(int64_t chunk) const;
   // This rank has read every peer's `chunk`. Requires chunks in order.
   void finish(int64_t chunk);
 
@@ -53,8 +59,9 @@ class SharedRings {
   struct Ring {
     Header* header = nullptr;
     std::byte* slots = nullptr;
-    int fd = -1;      // of the memory
-    int pid_fd = -1;  // becomes readable when the rank's process ends; -1: this process
+    int64_t bytes = 0;  // of them all
+    int fd = -1;        // of the memory
+    int pid_fd = -1;    // becomes readable when the rank's process ends; -1: this process
   };
 
   static Ring map_ring(int fd);

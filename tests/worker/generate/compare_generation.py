@@ -247,7 +247,9 @@ def main():
             problems, tied = check_logprobs(label, answer) + check_choices(label, answer), 0
         else:
             problems, tied = compare(label, answer, expected, logits)
-        if "tight" in label and answer["counts"]["preemptions"] == 0:
+        # Where all layers have windows, pages behind them are used again, and may be enough.
+        may_suffice = "window" in label
+        if "tight" in label and not may_suffice and answer["counts"]["preemptions"] == 0:
             problems.append(f"{label}: nothing gave way")
         failed += bool(problems)
         ties += tied

@@ -128,6 +128,7 @@ struct MetaCase {
   const char* name;
   WeightMode mode;
   const char* dtype = "float32";
+  bool merges = false;  // adapters, which the model then has
 };
 class EngineOnMeta : public ::testing::TestWithParam<MetaCase> {};
 
@@ -136,6 +137,11 @@ TEST_P(EngineOnMeta, TakesWhatItTakesWithData) {
   at::set_num_threads(1);
   EngineCase c;
   c.spec.mutable_model()->set_dtype(GetParam().dtype);
+  if (GetParam().merges) {
+    c.spec.mutable_peft()->set_lora_r(3);
+    spec::fill_defaults(c.spec);
+    c.options.merges_adapters = true;
+  }
   c.options.weights = GetParam().mode;
   c.options.num_pages = 40;
   c.options.limits = {.max_pass_tokens = 50, .max_running = 10};
@@ -159,13 +165,15 @@ TEST_P(EngineOnMeta, TakesWhatItTakesWithData) {
   EXPECT_EQ(run(meta, at::kMeta), real);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, EngineOnMeta,
-                         ::testing::Values(MetaCase{"gather", WeightMode::kGather},
-                                           MetaCase{"layerwise", WeightMode::kLayerwise},
-                                           MetaCase{"bfloat16", WeightMode::kGather, "bfloat16"},
-                                           MetaCase{"bfloat16_layerwise", WeightMode::kLayerwise,
-                                                    "bfloat16"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, EngineOnMeta,
+    ::testing::Values(MetaCase{"gather", WeightMode::kGather},
+                      MetaCase{"layerwise", WeightMode::kLayerwise},
+                      MetaCase{"bfloat16", WeightMode::kGather, "bfloat16"},
+                      MetaCase{"bfloat16_layerwise", WeightMode::kLayerwise, "bfloat16"},
+                      MetaCase{"merged", WeightMode::kGather, "float32", true},
+                      MetaCase{"bfloat16_merged", WeightMode::kLayerwise, "bfloat16", true}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tessera

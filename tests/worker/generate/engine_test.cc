@@ -57,6 +57,25 @@ TEST(Engine, ASampleIsTheSameWhateverItWasBatchedWith) {
   }
 }
 
+// In a pool that would not hold their past.
+TEST(Engine, PagesBehindAllWindowsAreUsedAgain) {
+  EngineCase c;
+  c.config.windows = {3, 5, 17};
+  auto requests = sampled_requests(6, 2);
+  for (GenerationRequest& request : requests) request.sampling.max_new_tokens = 60;
+  const auto expected = tokens_of(generate_alone(c, requests));
+  c.options.num_pages = 9;
+  c.options.limits = {.max_pass_tokens = 17, .max_running = 3};
+  const auto group = make_single_collectives();
+  EngineRank rank(c, *group);
+  EXPECT_EQ(tokens_of(rank.engine->generate(requests)), expected);
+  EXPECT_EQ(rank.engine->counts().preemptions, 0);
+  c.config.windows = {3, 0, 17};
+  EngineRank keeps_all(c, *group);
+  keeps_all.engine->generate(requests);
+  EXPECT_GT(keeps_all.engine->counts().preemptions, 0);
+}
+
 TEST(Engine, LengthsAreWhatWasAskedFor) {
   const auto requests = sampled_requests(14);
   const auto made = generate_alone(tight_case(), requests);

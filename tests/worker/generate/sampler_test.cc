@@ -219,5 +219,16 @@ TEST(SamplingParamsCheck, NamesTheFieldAndItsRule) {
   EXPECT_NE(message({.temperature = NAN}), "");
 }
 
+TEST(Sampler, SaysThatLogitsAreNotFinite) {
+  const SamplingParams sampling;
+  const std::vector<uint64_t> seeds{1};
+  for (const float bad : {NAN, INFINITY}) {
+    const at::Tensor logits = at::tensor({0.5f, bad, 1.f, -1.f}).view({1, 4});
+    EXPECT_THROW(sample_rows(logits, {{.sampling = &sampling, .seeds = seeds}}), NonFiniteLogits);
+  }
+  const at::Tensor never = at::tensor({0.5f, -INFINITY, 1.f, -1.f}).view({1, 4});
+  EXPECT_NE(sample_rows(never, {{.sampling = &sampling, .seeds = seeds}}).at(0).at(0).token, 1);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -85,14 +85,18 @@ class Fixture {
 
   void expect_own_past(const PassPart& part) {
     const Sequence& sequence = *part.sequence;
-    for (int64_t t = 0; t < part.begin + part.count; ++t)
+    const int64_t window = scheduler_.limits().window;
+    const int64_t first = window == 0 ? 0 : std::max<int64_t>(0, part.begin + 1 - window);
+    for (int64_t t = first; t < part.begin + part.count; ++t)
       ASSERT_EQ(held_[sequence.pages[t / kPage]][t % kPage], sequence.tokens[t]) << "token " << t;
   }
 
   void expect_pages_are_counted() {
     std::map<int32_t, int32_t> holders;
     for (const Sequence* sequence : scheduler_.sequences()) {
-      for (const int32_t page : sequence->pages) ++holders[page];
+      for (const int32_t page : sequence->pages) {
+        if (page != kNoPage) ++holders[page];
+      }
     }
     EXPECT_EQ(std::ssize(holders), pool_.size() - pool_.num_free());
     for (const auto& [page, count] : holders) EXPECT_EQ(pool_.num_holders(page), count);
@@ -176,6 +180,28 @@ TEST(Scheduler, CopiesNothingWhereAPromptFillsItsPages) {
   EXPECT_EQ(f.num_finished(), 6);
 }
 
+TEST(Scheduler, GivesPagesBackThatNoTokenToComeSees) {
+  Fixture f(64, {.max_pass_tokens = 64, .max_running = 8, .window = 20});
+  f.add(40, 100, 3);
+  for (int pass = 0; !f.scheduler().is_idle(); ++pass) {
+    f.run();
+    const int64_t held = f.pool().size() - f.pool().num_free();
+    // The prompt's three pages; then of each sample those of 20 tokens.
+    EXPECT_LE(held, pass == 0 ? 3 : 3 * 3);
+  }
+  EXPECT_EQ(f.num_finished(), 3);
+  EXPECT_EQ(f.num_preempted(), 0);
+}
+
+// The pool is as large as the window, and the sequence is not.
+TEST(Scheduler, ALongSequenceRunsInThePagesOfItsWindow) {
+  Fixture f(4, {.max_pass_tokens = 10, .max_running = 8, .window = 20});
+  f.add(100, 200);
+  while (!f.scheduler().is_idle()) f.run();
+  EXPECT_EQ(f.num_finished(), 1);
+  EXPECT_EQ(f.num_preempted(), 0);
+}
+
 TEST(Scheduler, TheLatestGiveWay) {
   Fixture f(4, {.max_pass_tokens = 64, .max_running = 8});
   f.add(14, 40);
@@ -197,7 +223,9 @@ TEST(Scheduler, RunsWhateverFitsAlone) {
   int64_t preempted = 0, copied = 0;
   for (int trial = 0; trial < 200; ++trial) {
     const int64_t running = 1 + below(9), pages = 3 + below(12);
-    Fixture f(pages, {.max_pass_tokens = running + below(40), .max_running = running});
+    Fixture f(pages, {.max_pass_tokens = running + below(40),
+                      .max_running = running,
+                      .window = trial % 2 == 0 ? 0 : 1 + below(40)});
     int64_t samples = 0;
     const auto add = [&] {
       const int64_t prompt = 1 + below(16 * pages - 1);

@@ -1,0 +1,20 @@
+// Matrix products of which a row does not depend on the others.
+//
+// BLAS sums in another order for a few rows than for many, and packs the matrix first, which takes
+// longer than a few rows do. Here each element is a sum in one order, of a row of x and a row of
+// the matrix where they lie: the same bits whatever else is in the call, on any number of threads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+// Whether row_product_out takes such an x: float32 on a CPU, or standing for that (stand_in.h).
+bool has_row_products(const at::Tensor& x);
+
+// y_TO = x_TI @ weight_OI.t(), or += that with `add`. All float32, with rows of contiguous values;
+// y is apart from the others. Without data nothing is computed; nothing is ever allocated.
+void row_product_out(const at::Tensor& y_TO, const at::Tensor& x_TI, const at::Tensor& weight_OI,
+                     bool add = false);
+
+}  // namespace tessera
