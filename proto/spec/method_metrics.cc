@@ -71,6 +71,20 @@ constexpr std::array kPpo{MethodMetric{"loss/policy_avg", /*may_lack=*/true},
                           MethodMetric{"loss/value_avg", /*may_lack=*/true},
                           MethodMetric{"val/clipfrac_avg", /*may_lack=*/true}};
 
+// Of completions before they are trained on.
+constexpr std::array kOfGroups{"reward",
+                               "reward_std",
+                               "frac_reward_zero_std",
+                               "completions/mean_length",
+                               "completions/min_length",
+                               "completions/max_length",
+                               "completions/clipped_ratio",
+                               "completions/mean_terminated_length",
+                               "completions/min_terminated_length",
+                               "completions/max_terminated_length"};
+constexpr std::array kOfPairs{"objective/scores", "objective/scores_margin",
+                              "val/contain_eos_token"};
+
 }  // namespace
 
 std::span<const MethodMetric> metrics_of(const v1::Method& method) {
@@ -101,9 +115,17 @@ std::string_view without_eval_prefix(std::string_view name) {
   return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
 }
 
-std::vector<std::string> evaluation_metrics(const v1::Method& method) {
+std::vector<std::string> evaluation_metrics(const v1::JobSpec& spec) {
+  const v1::Method& method = spec.method();
   std::vector<std::string> names{"loss"};
   for (const MethodMetric& metric : metrics_of(method)) names.emplace_back(metric.name);
+  if (method.has_online_dpo()) names.insert(names.end(), kOfPairs.begin(), kOfPairs.end());
+  if (method.has_grpo() || method.has_rloo()) {
+    names.insert(names.end(), kOfGroups.begin(), kOfGroups.end());
+    for (const v1::RewardFunc& reward : spec.reward_funcs()) {
+      for (const char* of : {"/mean", "/std"}) names.push_back("rewards/" + reward.name() + of);
+    }
+  }
   names.emplace_back(kAuxLossMetric);
   return names;
 }

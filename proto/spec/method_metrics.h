@@ -25,7 +25,7 @@ std::span<const MethodMetric> metrics_of(const v1::Method& method);
 // A metric's name as TRL has it of an evaluation, without the "eval_" in front, if it is there.
 std::string_view without_eval_prefix(std::string_view name);
 
-// The names that evaluations of the method may have, loss and aux_loss among them.
-std::vector<std::string> evaluation_metrics(const v1::Method& method);
+// The names that evaluations of the job may have, loss and aux_loss among them.
+std::vector<std::string> evaluation_metrics(const v1::JobSpec& spec);
 
 }  // namespace tessera::spec

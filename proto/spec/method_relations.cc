@@ -95,17 +95,16 @@ void check_kto(const v1::JobSpec& spec, Violations& out) {
 }
 
 void check_gkd(const v1::Gkd& gkd, bool has_rollouts, Violations& out) {
-  if (gkd.lmbda() != (has_rollouts ? 1 : 0) && gkd.has_lmbda()) {
+  if (!has_rollouts) return;
+  if (gkd.has_lmbda() && gkd.lmbda() != 1) {
     out.push_back({"method.gkd.lmbda",
-                   absl::StrCat("method.gkd.lmbda is ", gkd.lmbda(), ", must be ",
-                                has_rollouts ? "1 with data.rollouts"
-                                             : "0 without data.rollouts: completions of the "
-                                               "student's are not made yet")});
+                   absl::StrCat("method.gkd.lmbda is ", gkd.lmbda(),
+                                ", must be 1 with data.rollouts, which are all trained on")});
   }
   if (gkd.seq_kd()) {
     out.push_back({"method.gkd.seq_kd",
-                   "method.gkd.seq_kd is true: completions of the teacher's are not built yet, "
-                   "must be false"});
+                   "method.gkd.seq_kd is true, must be false with data.rollouts: nothing is "
+                   "generated"});
   }
 }
 

@@ -12,25 +12,21 @@ namespace {
 
 using Violations = std::vector<Violation>;
 
-void check_built(const v1::JobSpec& spec, Violations& out) {
-  if (!takes_completions(spec.method()) || spec.data().eval().empty()) return;
-  out.push_back({"data.eval",
-                 "data.eval is given, must be absent with this method: completions to evaluate are "
-                 "not made yet"});
-}
-
 int64_t num_data_ranks(const v1::Parallelism& mesh) {
   return int64_t{mesh.dp_replicate_size()} * std::max(1, mesh.dp_shard_size());
 }
 
 // Of rows as a loader takes them, those of all ranks.
-int64_t rows_of_all(const v1::JobSpec& spec, int64_t batch_rows) {
-  const bool split = spec.training().accelerator_config().split_batches();
+int64_t rows_of_all(const v1::JobSpec& spec, int64_t batch_rows, bool split) {
   return std::max<int64_t>(1, batch_rows * (split ? 1 : num_data_ranks(spec.parallelism())));
 }
 
+bool splits(const v1::JobSpec& spec) {
+  return spec.training().accelerator_config().split_batches();
+}
+
 int64_t microbatch_rows(const v1::JobSpec& spec) {
-  return rows_of_all(spec, spec.training().per_device_train_batch_size());
+  return rows_of_all(spec, spec.training().per_device_train_batch_size(), splits(spec));
 }
 
 template <typename Options>
@@ -160,6 +156,48 @@ void check_rollouts(const v1::JobSpec& spec, Violations& out) {
   }
 }
 
+// Of completions that are compared.
+int64_t num_generations_eval(const v1::Method& method) {
+  if (method.has_grpo()) {
+    const v1::Grpo& grpo = method.grpo();
+    return grpo.has_num_generations_eval() ? grpo.num_generations_eval() : grpo.num_generations();
+  }
+  if (!method.has_rloo()) return 1;
+  const v1::Rloo& rloo = method.rloo();
+  return rloo.has_num_generations_eval() ? rloo.num_generations_eval() : rloo.num_generations();
+}
+
+template <typename Options>
+void set_evaluation(int64_t num_generations, Options& options) {
+  options.set_num_generations(static_cast<int32_t>(num_generations));
+  options.clear_generation_batch_size();
+  options.set_steps_per_generation(1);
+  options.set_num_iterations(1);
+}
+
+void check_evaluation(const v1::JobSpec& spec, Violations& out) {
+  const v1::Method& method = spec.method();
+  if (!takes_completions(method) || spec.data().eval().empty()) return;
+  if (method.has_ppo()) {
+    out.push_back({"data.eval",
+                   "data.eval is given, must be absent with method.ppo, which evaluates nothing"});
+    return;
+  }
+  if (!spec.data().rollouts().empty()) {
+    out.push_back({"data.eval",
+                   "data.eval is given, must be absent with data.rollouts: completions to evaluate "
+                   "are made, and judged by reward_funcs"});
+    return;
+  }
+  const int64_t rows = rows_of_all(spec, spec.training().per_device_eval_batch_size(), false);
+  const int64_t each = std::max<int64_t>(1, num_generations_eval(method));
+  if (rows % each == 0) return;
+  const std::string field = method_fields(method).field("num_generations_eval");
+  out.push_back({field, absl::StrCat(field, " is ", each,
+                                     ", must divide the completions that are evaluated at once, ",
+                                     rows, " by training.per_device_eval_batch_size")});
+}
+
 void check_generation(const v1::JobSpec& spec, Violations& out) {
   const v1::Generation& generation = spec.generation();
   if (generation.max_num_seqs() > generation.max_num_batched_tokens()) {
@@ -169,6 +207,14 @@ void check_generation(const v1::JobSpec& spec, Violations& out) {
                       ", must be at most max_num_batched_tokens, ",
                       generation.max_num_batched_tokens(), ": a pass has a token of each")});
   }
+  const auto refuse_merge = [&](const char* rest) {
+    out.push_back({"generation.merge_adapter",
+                   absl::StrCat("generation.merge_adapter is true, must be false ", rest)});
+  };
+  if (generation.merge_adapter() && !spec.has_peft())
+    refuse_merge("without peft: there is no adapter");
+  if (generation.merge_adapter() && spec.peft().quantization() != "none" && spec.has_peft())
+    refuse_merge("with peft.quantization: a quantized matrix does not hold what an adapter adds");
   const std::string& memory = generation.kv_cache_memory();
   if (!memory.empty() && !parse_device_memory(memory)) {
     out.push_back(
@@ -183,8 +229,38 @@ bool takes_completions(const v1::Method& method) {
   return method.has_grpo() || method.has_rloo() || method.has_online_dpo() || method.has_ppo();
 }
 
+bool student_writes(const v1::JobSpec& spec) {
+  return spec.data().rollouts().empty() && spec.method().gkd().lmbda() > 0;
+}
+
+bool teacher_writes(const v1::JobSpec& spec) {
+  const v1::Gkd& gkd = spec.method().gkd();
+  return spec.data().rollouts().empty() && gkd.seq_kd() && gkd.lmbda() < 1;
+}
+
 bool makes_completions(const v1::JobSpec& spec) {
+  if (student_writes(spec) || teacher_writes(spec)) return true;
   return takes_completions(spec.method()) && spec.data().rollouts().empty();
+}
+
+bool makes_completions(const v1::JobSpec& spec, bool held_out) {
+  return held_out ? evaluates_completions(spec) : makes_completions(spec);
+}
+
+bool evaluates_completions(const v1::JobSpec& spec) {
+  return takes_completions(spec.method()) && makes_completions(spec) && !spec.data().eval().empty();
+}
+
+v1::JobSpec evaluation_job(v1::JobSpec spec) {
+  v1::Training& training = *spec.mutable_training();
+  training.set_per_device_train_batch_size(training.per_device_eval_batch_size());
+  training.set_gradient_accumulation_steps(1);
+  training.mutable_accelerator_config()->set_split_batches(false);
+  v1::Method& method = *spec.mutable_method();
+  const int64_t each = num_generations_eval(method);
+  if (method.has_grpo()) set_evaluation(each, *method.mutable_grpo());
+  if (method.has_rloo()) set_evaluation(each, *method.mutable_rloo());
+  return spec;
 }
 
 GenerationPlan generation_plan(const v1::JobSpec& spec) {
@@ -193,13 +269,14 @@ GenerationPlan generation_plan(const v1::JobSpec& spec) {
   if (method.has_rloo()) return grouped_plan(spec, method.rloo());
   if (method.has_ppo()) {
     const StepPlan step = step_plan(spec);
-    return {.rows = rows_of_all(spec, completions_of_rank(spec.training())),
+    return {.rows = rows_of_all(spec, completions_of_rank(spec.training()), splits(spec)),
             .num_passes = method.ppo().num_ppo_epochs(),
             .steps_per_generation = step.num_microbatches * method.ppo().num_mini_batches(),
             .is_whole = true};
   }
-  // What is measured of pairs is of those of a microbatch.
-  return {.rows = method.has_online_dpo() ? microbatch_rows(spec) : 1};
+  // What is measured of pairs is of those of a microbatch; GKD draws for each who writes it.
+  const bool by_microbatch = method.has_online_dpo() || makes_completions(spec);
+  return {.rows = by_microbatch ? microbatch_rows(spec) : 1};
 }
 
 StepPlan step_plan(const v1::JobSpec& spec) {
@@ -222,7 +299,7 @@ int64_t steps_of_rate(const v1::JobSpec& spec) {
 
 void check_online_relations(const v1::JobSpec& spec, Violations& out) {
   const v1::Method& method = spec.method();
-  check_built(spec, out);
+  check_evaluation(spec, out);
   check_rollouts(spec, out);
   if (makes_completions(spec)) check_generation(spec, out);
   if (method.has_grpo()) {

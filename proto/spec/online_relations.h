@@ -22,8 +22,21 @@ GenerationPlan generation_plan(const v1::JobSpec& spec);
 
 // Whether the method trains on completions of the model's own that are judged.
 bool takes_completions(const v1::Method& method);
-// Whether the job makes them itself: data.train, or data.mixture, holds prompts.
+// Whether models write completions of the documents of data.train, or data.mixture: with
+// method.gkd the student, or the teacher.
+bool student_writes(const v1::JobSpec& spec);
+bool teacher_writes(const v1::JobSpec& spec);
+// Whether the job makes completions itself: they do, or data.train holds prompts.
 bool makes_completions(const v1::JobSpec& spec);
+
+// Whether it makes completions of held-out prompts, too.
+bool evaluates_completions(const v1::JobSpec& spec);
+// One of the two.
+bool makes_completions(const v1::JobSpec& spec, bool held_out);
+// The job that has for its steps what an evaluation of the job has: rows of a microbatch, which are
+// made at once and gone through once, and completions of a prompt. Requires
+// evaluates_completions().
+v1::JobSpec evaluation_job(v1::JobSpec spec);
 
 // What a step takes: what training says, but with method.ppo one of the mini-batches that it deals
 // the completions to which training's rows are.

@@ -102,9 +102,8 @@ void check_kind(const v1::RewardFunc& func, const v1::Method& method, const Refu
     case v1::RewardFunc::kExactAnswer:
     case v1::RewardFunc::kRegex:
     case v1::RewardFunc::kJsonSchema:
-      return;
     case v1::RewardFunc::kModel:
-      return refusals.add("model", "is given: models do not judge yet, must be another kind");
+      return;
     case v1::RewardFunc::KIND_NOT_SET:
       refusals.add("name", absl::StrCat("is \"", func.name(),
                                         "\", beside which there must be exactly one kind: "
@@ -157,6 +156,8 @@ int64_t longest_completion(const v1::Method& method) {
       return method.online_dpo().max_new_tokens();
     case v1::Method::kPpo:
       return method.ppo().response_length();
+    case v1::Method::kGkd:
+      return method.gkd().max_new_tokens();
     default:
       return 0;
   }

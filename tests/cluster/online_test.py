@@ -20,6 +20,7 @@ from reward_server import RewardServer, build_package
 
 STEPS = 12
 KILLS = (1, 4)  # once these steps were seen
+AHEAD = {"async": True}
 PROGRAM = """
 import os
 from tessera.rewards import reward, serve
@@ -47,7 +48,7 @@ class Judged:
     def start(self):
         self.server = RewardServer(self.package, PROGRAM, ADDRESS=self.address)
 
-    def job(self, name):
+    def job(self, name, generation):
         job = sft_job(
             self.options.assets,
             self.service.directory / name,
@@ -61,12 +62,13 @@ class Judged:
             "name": name,
             "method": {"grpo": sizes | {"steps_per_generation": 1}},
             "data": {"train": str(self.prompts)},
+            "generation": generation,
             "reward_funcs": [{"name": "vowels", "server": {"address": self.address}}],
         }
 
-    def run(self, name, on_event=lambda event: None):
+    def run(self, name, on_event=lambda event: None, **generation):
         """(the events, the hash of the weights) of a run that succeeds."""
-        path = self.service.write_job(name, self.job(name))
+        path = self.service.write_job(name, self.job(name, generation))
         follower = Follower(self.service, "run", str(path))
         follower.follow(on_event)
         code, errors = follower.end()
@@ -127,6 +129,52 @@ def test_rank_dies(judged, whole):
     expect(weights == whole[1], "the weights differ")
 
 
+def test_coordinator_dies(judged, whole):
+    """The ranks make completions, have them judged and train as if nothing had been."""
+    killed = []
+
+    def on_event(event):
+        step = event.get("step", {}).get("step")
+        if step not in KILLS or step in killed:
+            return
+        killed.append(step)
+        (pid,) = wait_until(lambda: judged.service.pids("tesserad"), "the coordinator")
+        os.kill(pid, signal.SIGKILL)
+
+    events, weights = judged.run("headless", on_event)
+    states = [event["state"]["state"] for event in events if "state" in event]
+    expect(killed == list(KILLS), f"the coordinator was killed at {killed}")
+    expect("RESTARTING" not in states, f"states {states}")
+    expect(losses_of(events) == whole[0], "the losses differ")
+    expect(weights == whole[1], "the weights differ")
+
+
+def test_both_die(judged):
+    """Completions that were made ahead are judged when the server is back, and go on with a run."""
+    events, weights = judged.run("ahead", **AHEAD)
+    whole = losses_of(events)
+    killed, waited = [], []
+
+    def on_event(event):
+        step = event.get("step", {}).get("step")
+        if step == KILLS[1] and not killed:
+            killed.append(step)
+            judged.server.kill()
+            pid = wait_until(lambda: judged.service.rank_pid(1), "a rank")
+            os.kill(pid, signal.SIGKILL)
+        if "waiting" in event:
+            waited.append(event["waiting"].get("reason", ""))
+            if len(waited) == 1:
+                judged.start()
+
+    events, weights_then = judged.run("ahead-bereaved", on_event, **AHEAD)
+    states = [event["state"]["state"] for event in events if "state" in event]
+    expect(states.count("RESTARTING") == 1, f"states {states}")
+    expect(waited and waited[-1] == "", f"it waited for {waited}")
+    expect(losses_of(events) == whole, "the losses differ")
+    expect(weights_then == weights, "the weights differ")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -144,6 +192,10 @@ def main():
             print("ok: a reward server that dies", flush=True)
             test_rank_dies(judged, whole)
             print("ok: ranks that die", flush=True)
+            test_coordinator_dies(judged, whole)
+            print("ok: a coordinator that dies", flush=True)
+            test_both_die(judged)
+            print("ok: both, of a job that generates ahead", flush=True)
         finally:
             judged.server.end()
 

@@ -4,7 +4,7 @@ import itertools
 import random
 from dataclasses import dataclass
 
-from methods import METHODS, Method
+from methods import METHODS, OFTEN, Method
 from techniques import MESH_WORLDS, MODELS, TECHNIQUES, WORLDS
 
 MESHES = [technique for technique in TECHNIQUES if technique.axis == "mesh"]
@@ -42,13 +42,13 @@ def pairs(seed):
         return Cell(method, source.choice(MODELS), world, ordered(techniques))
 
     cells = []
-    for method, technique, mesh in itertools.product(METHODS, [None, *OTHERS], [None, *MESHES]):
+    for method, technique, mesh in itertools.product(OFTEN, [None, *OTHERS], [None, *MESHES]):
         techniques = [each for each in (technique, mesh) if each]
         if all(method.takes(each) for each in techniques):
             worlds = [source.choice(mesh.worlds)] if mesh else WORLDS
             cells += [cell(method, techniques, world) for world in worlds]
     for two in itertools.combinations(OTHERS, 2):
-        takers = [method for method in METHODS if all(map(method.takes, two))]
+        takers = [method for method in OFTEN if all(map(method.takes, two))]
         if two[0].axis == two[1].axis or not takers:
             continue
         mesh = source.choice([None, *MESHES])
@@ -58,12 +58,12 @@ def pairs(seed):
     return cells
 
 
-def draw(random_source, wanted=()):
-    """(a method, techniques): `wanted`, a method that takes all of them where it names none, and
-    about half of the other axes."""
+def draw(random_source, among, wanted=()):
+    """(a method, techniques): `wanted`, one `among` the methods that takes all of them where it
+    names none, and about half of the other axes."""
     techniques = [part for part in wanted if not isinstance(part, Method)]
     methods = [part for part in wanted if isinstance(part, Method)] or [
-        method for method in METHODS if all(map(method.takes, techniques))
+        method for method in among if all(map(method.takes, techniques))
     ]
     method = random_source.choice(methods)
     chosen = {technique.axis: technique for technique in techniques}
@@ -79,7 +79,7 @@ def sample(count, seed):
     source = random.Random(seed)
     cells = []
     for _ in range(count):
-        method, techniques = draw(source)
+        method, techniques = draw(source, OFTEN)
         worlds = worlds_of(techniques)
         cells.append(Cell(method, source.choice(MODELS), source.choice(worlds), techniques))
     return cells
@@ -126,7 +126,9 @@ def rank_of(pair):
 def candidate(source, pair):
     models = [part for part in pair if part in MODELS]
     worlds = [part for part in pair if part in WORLDS + MESH_WORLDS]
-    method, techniques = draw(source, [part for part in pair if part not in models + worlds])
+    method, techniques = draw(
+        source, METHODS, [part for part in pair if part not in models + worlds]
+    )
     if worlds and worlds[0] not in worlds_of(techniques):
         mesh = [source.choice(MESHES)] if worlds[0] in MESH_WORLDS else []
         techniques = ordered([t for t in techniques if t.axis != "mesh"] + mesh)
@@ -161,5 +163,5 @@ def cells_named(name, seed):
 SETS = {
     "cover": cover,
     "pairs": pairs,
-    "all": lambda seed: pairs(seed) + sample(SAMPLE_SIZE, seed),
+    "all": lambda seed: pairs(seed) + sample(SAMPLE_SIZE, seed) + cover(seed),
 }

@@ -15,25 +15,43 @@ OF_LOGITS = ("logits/chosen", "logits/rejected")
 LOGIT_SIZE = 0.01
 # Of scores of documents: as exact as the largest one.
 OF_SCORES = ("min_reward", "mean_reward", "max_reward", "margin")
+# Of a microbatch's ratios.
+OF_CLIPPING = (
+    "clip_ratio/low_mean",
+    "clip_ratio/low_min",
+    "clip_ratio/high_mean",
+    "clip_ratio/high_max",
+    "clip_ratio/region_mean",
+)
 # Means over a microbatch's tokens, the largest of its rows and the like.
-OF_MICROBATCHES = ("entropy", "mean_token_accuracy", *OF_LOGITS)
+OF_MICROBATCHES = ("entropy", "mean_token_accuracy", "kl", *OF_LOGITS, *OF_CLIPPING)
 EXTREMES = ("min_reward", "max_reward")
 # Shares of what is more likely than something else: rounding decides where both are nearly so, as
 # rewards are before the first update.
-SHARES = ("mean_token_accuracy", "rewards/accuracies", "accuracy")
+SHARES = (
+    "mean_token_accuracy",
+    "rewards/accuracies",
+    "accuracy",
+    "policy/clipfrac_avg",
+    "val/clipfrac_avg",
+    *OF_CLIPPING,
+)
 
 
-def compare_steps(got, want, tolerance, regrouped):
-    """`regrouped`: the microbatches of one run have other rows than those of the other."""
+def compare_steps(got, want, tolerance, regrouped, size):
+    """`regrouped`: the microbatches of one run have other rows than those of the other. `size`: of
+    what losses and metrics are differences of."""
     for ours, theirs in zip(got, want, strict=True):
         for name in ("loss", "gradNorm"):
-            compare(theirs["step"], name, ours[name], theirs[name], abs(theirs[name]), tolerance)
+            scale = max(abs(theirs[name]), size if name == "loss" else 0)
+            compare(theirs["step"], name, ours[name], theirs[name], scale, tolerance)
         if ours["numTokens"] != theirs["numTokens"]:
             raise TrialError(f"step {theirs['step']}: {ours['numTokens']} tokens")
-        compare_metrics(ours, theirs, tolerance, OF_MICROBATCHES + EXTREMES if regrouped else ())
+        left_out = OF_MICROBATCHES + EXTREMES if regrouped else ()
+        compare_metrics(ours, theirs, tolerance, left_out, size)
 
 
-def compare_metrics(ours, theirs, tolerance, left_out):
+def compare_metrics(ours, theirs, tolerance, left_out, size):
     got, want = ours["metrics"], theirs["metrics"]
     if got.keys() != want.keys():
         raise TrialError(f"the metrics are others: {sorted(got.keys() ^ want.keys())}")
@@ -43,13 +61,13 @@ def compare_metrics(ours, theirs, tolerance, left_out):
     of_rewards = max((abs(want[name]) for name in want if name in OF_SCORES), default=0)
     for name in sorted(want.keys() - left_out):
         if name in OF_LOG_RATIOS:
-            scale = BETA * of_logps
+            scale = max(BETA * of_logps, size)
         elif name in OF_SCORES:
             scale = of_rewards
         elif name in OF_LOGITS:
             scale = LOGIT_SIZE
         else:
-            scale = abs(want[name])
+            scale = max(abs(want[name]), size)
         compare(theirs["step"], name, got[name], want[name], scale, tolerance)
 
 

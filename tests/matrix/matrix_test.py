@@ -113,7 +113,8 @@ def rehearse(options, spec, scratch):
     command = [options.trainer, "--rehearse", "--input", path]
     code = options.start(command, out, out.with_suffix(".err")).wait(ranks.TIMEOUT_SECONDS)
     if code != 0:
-        raise TrialError(f"the rehearsal ended with {code}")
+        said = out.with_suffix(".err").read_text(encoding="utf-8").strip()
+        raise TrialError(f"the rehearsal ended with {code}: {said}")
     return json.loads(out.read_text(encoding="utf-8"))
 
 
@@ -156,7 +157,7 @@ class Matrix:
         want_steps, want_tensors, *_ = self.plain_run(of_plain, cell.model, plain)
         tolerance = max((technique.tolerance for technique in cell.techniques), default=EXACT)
         regrouped = any(technique.regroups for technique in cell.techniques) and own != plain
-        compare_steps(steps, want_steps, tolerance, regrouped)
+        compare_steps(steps, want_steps, tolerance, regrouped, cell.method.size)
         compare_tensors(tensors, want_tensors, tolerance)
         if rehearsal is None:
             return "equal"

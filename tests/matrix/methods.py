@@ -26,6 +26,10 @@ class Method:
     # Of a variant that must give the numbers of another one: its name.
     like: str = ""
     refuses: tuple = ()
+    # Losses and metrics of it are differences of numbers as large as this.
+    size: float = 0
+    # It is one of many: only the cover's cells are run of it.
+    in_cover_only: bool = False
 
     def spec_fields(self, assets):
         """Of the job file, by path."""
@@ -60,6 +64,14 @@ def knobs():
         for message, kind in kinds
     }
 
+
+def replay(name, data, size, fields):
+    """Of a method that trains on completions, recorded ones."""
+    return Method(name, name, data, fields, size=size, in_cover_only=True)
+
+
+# Of a ratio near a bound rounding decides whether its token is learnt of.
+UNCLIPPED = {"cliprange": 10.0, "cliprange_value": 10.0}
 
 # Rows whose completions are exchanged are those of all ranks together.
 SPLIT = {"accelerator_config": {"split_batches": True}}
@@ -99,6 +111,22 @@ METHODS = [
             "chat_template_path": "{assets}/chat.jinja",
         },
     ),
+    # Two steps are passes over the same completions.
+    replay(
+        "grpo",
+        "rollouts_judged",
+        1.0,
+        {"num_generations": 4, "max_completion_length": 14, "num_iterations": 2, "beta": 0.1},
+    ),
+    replay("rloo", "rollouts_judged", 10.0, {"num_generations": 4, "num_iterations": 2}),
+    replay("online_dpo", "rollouts_pairs", 1.0, {}),
+    replay(
+        "ppo",
+        "rollouts_judged",
+        1.0,
+        {"value_model_path": "{assets}/models/llama_reward", "num_ppo_epochs": 2} | UNCLIPPED,
+    ),
 ]
+OFTEN = [method for method in METHODS if not method.in_cover_only]
 BY_NAME = {method.name: method for method in METHODS}
 KINDS = tuple(dict.fromkeys(method.kind for method in METHODS))

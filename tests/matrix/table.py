@@ -6,7 +6,17 @@ import trl
 from cells import MESHES, OTHERS
 from methods import KINDS, METHODS
 
-TITLES = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "Reward", "gkd": "GKD"}
+TITLES = {
+    "sft": "SFT",
+    "dpo": "DPO",
+    "kto": "KTO",
+    "reward": "Reward",
+    "gkd": "GKD",
+    "grpo": "GRPO, of recorded completions",
+    "rloo": "RLOO, of recorded completions",
+    "online_dpo": "Online DPO, of recorded completions",
+    "ppo": "PPO, of recorded completions",
+}
 ALL = ""  # where a technique's name is asked for
 PLACES = ["one rank", "sharded", *(mesh.name for mesh in MESHES)]
 INTRODUCTION = """# What goes together

@@ -79,12 +79,13 @@ TECHNIQUES = [
     ),
     Technique("padding-free", "padding-free", {"method.{method}.padding_free": True}),
     Technique("pad", "pad-to-multiple", {"method.{method}.pad_to_multiple_of": 16}),
-    # KTO exchanges the completions of a microbatch, and has means over its desirable rows.
+    # KTO exchanges the completions of a microbatch, and has means over its desirable rows; PPO over
+    # its tokens.
     Technique(
         "accumulation",
         "accumulation",
         {"training.gradient_accumulation_steps": 2},
-        defines_for=("kto",),
+        defines_for=("kto", "ppo"),
         regroups=True,
     ),
     Technique(

@@ -104,6 +104,18 @@ NF4_SHARDED = Verdict(
     "accelerate/utils/fsdp_utils.py: fsdp2_prepare_model, ignored_params",
 )
 
+NO_PPO = Verdict("no", "there is no PPO any more", "trl/experimental: no ppo")
+NO_OFFLOADING = Verdict(
+    "no",
+    "Online DPO has no such argument",
+    "trl/experimental/online_dpo/online_dpo_config.py: no activation_offloading",
+)
+NO_FUSED_HEAD = Verdict(
+    "no",
+    "the logits are whole",
+    "trl/experimental/online_dpo/online_dpo_trainer.py: _forward",
+)
+
 # By technique, of all methods; those that are not here work.
 OF_ALL = {
     "recompute-attention": SELECTIVE_IN_SFT,
@@ -131,6 +143,9 @@ OF_METHOD = {
     ("gkd", "pad-to-multiple"): GKD_PADDING,
     ("gkd", "head-chunk"): WHOLE_LOGITS,
     ("gkd", "head-chunk-auto"): WHOLE_LOGITS,
+    ("online_dpo", "offload-host"): NO_OFFLOADING,
+    ("online_dpo", "head-chunk"): NO_FUSED_HEAD,
+    ("online_dpo", "head-chunk-auto"): NO_FUSED_HEAD,
 } | {("dpo", name): SYNCED_ADAPTERS for name in ADAPTERS}
 
 # Context parallelism splits input_ids, labels, attention_mask and position_ids of a batch
@@ -156,6 +171,21 @@ OF_METHOD_WITH_CP = {
         "no",
         "logits and labels are shifted within what a rank has, across the joints of its parts",
         "trl/experimental/gkd/gkd_trainer.py: compute_loss slices logits and labels",
+    ),
+    "grpo": Verdict(
+        "refused",
+        "completions are put together after what context parallelism would split",
+        "trl/trainer/grpo_config.py: GRPOConfig.__post_init__, where cp_enabled is checked",
+    ),
+    "rloo": Verdict(
+        "refused",
+        "completions are put together after what context parallelism would split",
+        "trl/trainer/rloo_config.py: RLOOConfig.__post_init__, where cp_enabled is checked",
+    ),
+    "online_dpo": Verdict(
+        "no",
+        "the step of training is its own, and splits nothing",
+        "trl/experimental/online_dpo/online_dpo_trainer.py: training_step",
     ),
 }
 PACKING_WITH_CP = Verdict(
@@ -185,11 +215,15 @@ WITH_CP = {
 
 
 def verdict(kind, technique):
+    if kind == "ppo":
+        return NO_PPO
     return OF_METHOD.get((kind, technique)) or OF_ALL.get(technique, YES)
 
 
 def verdict_with_cp(kind, technique):
     """Where the ranks share the sequence."""
+    if kind == "ppo":
+        return NO_PPO
     if kind in OF_METHOD_WITH_CP:
         return OF_METHOD_WITH_CP[kind]
     alone = verdict(kind, technique)

@@ -79,7 +79,7 @@ def recorded(directory):
     return [
         json.loads(line)
         for path in sorted(directory.glob("generation-*.jsonl"))
-        for line in path.read_text().splitlines()
+        for line in path.read_bytes().splitlines()  # texts may hold other ends of lines
     ]
 
 
@@ -189,6 +189,9 @@ def replays(method, options, scratch):
         step["epoch"] = None
     for step in got.values():
         step["epoch"] = None
+    for step in want.values():
+        # Of a replay nobody knows.
+        del step["metrics"]["sampling/staleness"]
     compare(got, want)
     return f"{len(got)} steps"
 
@@ -242,6 +245,34 @@ def sleeps(options, scratch):
     return f"{len(told)} transitions"
 
 
+def compare_phases(
+    options, spec, scratch, names=("generate", "forward", "backward", "optimizer"), bounds=()
+):
+    """The largest relative error of a phase's rehearsed peak; of `bounds` it may be too large."""
+    world = spec["parallelism"]["num_processes"]
+    rehearsed = {
+        phase["phase"]: int(phase["peakBytes"])
+        for phase in trials.rehearse(options, spec, scratch)["phases"]
+    }
+    ranks.run(options.trainer, spec, world, scratch)
+    of_ranks = [
+        trials.last_memory(ranks.read_events(scratch / f"rank{rank}.out")) for rank in range(world)
+    ]
+    worst = 0
+    for name in names:
+        measured = max(
+            int(phase["peakBytes"])
+            for memory in of_ranks
+            for phase in memory["phases"]
+            if phase["phase"] == name
+        )
+        error = (rehearsed[name] - measured) / measured
+        most = 0.1 if name in bounds else 0.005
+        expect(-0.005 < error < most, f"{name}: rehearsed {rehearsed[name]}, measured {measured}")
+        worst = worst if name in bounds else max(worst, abs(error))
+    return worst
+
+
 def takes_what_was_rehearsed(options, scratch):
     """In each phase, of prompts of one length and completions that hardly ever end early."""
     write_prompts(scratch / "prompts.jsonl", longer=False)
@@ -255,26 +286,58 @@ def takes_what_was_rehearsed(options, scratch):
         ]
     ):
         spec = make_spec(options, scratch, f"out-{number}", world=world, fields=fields)
-        rehearsed = {
+        worst = max(worst, compare_phases(options, spec, scratch))
+    return f"within {worst:.1e}"
+
+
+def chooses_what_fits(options, scratch):
+    """Weights that are gathered, and all of the cache, as far as resources.device_memory allows."""
+
+    def run(name, fields):
+        record = scratch / f"record-{name}"
+        sizes = {"max_completion_length": 200, "steps_per_generation": 16, "num_iterations": 1}
+        spec = make_spec(
+            options,
+            scratch,
+            name,
+            world=2,
+            fields={f"method.grpo.{field}": value for field, value in sizes.items()}
+            | {
+                "generation.record_to": str(record),
+                # Few are run again at once where pages run out.
+                "generation.max_num_batched_tokens": 64,
+                "generation.max_num_seqs": 64,
+            }
+            | fields,
+            per_device_train_batch_size=1,
+            max_steps=1,
+        )
+        peaks = {
             phase["phase"]: int(phase["peakBytes"])
             for phase in trials.rehearse(options, spec, scratch)["phases"]
         }
-        ranks.run(options.trainer, spec, world, scratch)
-        of_ranks = [
-            trials.last_memory(ranks.read_events(scratch / f"rank{rank}.out"))
-            for rank in range(world)
-        ]
-        for name in ("generate", "forward", "backward", "optimizer"):
-            measured = max(
-                int(phase["peakBytes"])
-                for memory in of_ranks
-                for phase in memory["phases"]
-                if phase["phase"] == name
-            )
-            error = abs(rehearsed[name] - measured) / measured
-            expect(error < 0.005, f"{name}: rehearsed {rehearsed[name]}, measured {measured}")
-            worst = max(worst, error)
-    return f"within {worst:.1e}"
+        events = train(options, spec)
+        wake = next(event["generation"] for event in events if "generation" in event)
+        is_gathered = int(wake["weightBytes"]) > 0
+        tokens = [line["completion_ids"] for line in recorded(record)]
+        return peaks["generate"], int(wake["kvCacheBytes"]), is_gathered, tokens
+
+    write_prompts(scratch / "prompts.jsonl", longer=False)
+    peak, cache, is_gathered, want = run("unbound", {})
+    expect(is_gathered, "without a bound it did not gather")
+    told = []
+    for share, gathers in ((0, True), (0.2, True), (0.6, False)):
+        limit = peak - int(share * cache)
+        # What allocates more is refused.
+        rehearsed, taken, is_gathered, tokens = run(
+            f"bound-{share}", {"resources.device_memory": str(limit)}
+        )
+        expect(is_gathered == gathers, f"{limit} of {peak} bytes: gathered is {is_gathered}")
+        expect(rehearsed <= limit, f"rehearsed are {rehearsed} of {limit} bytes")
+        expect((taken < cache) == (share == 0.2) or not gathers, f"a cache of {taken} bytes")
+        expect(tokens == want, "it made other completions")
+        told.append(taken)
+    return f"caches of {told} bytes"
 
 
 def refuses_what_cannot_be(options, scratch):
@@ -319,6 +382,7 @@ def main():
         *(same(f"{method} goes on", goes_on, method) for method in ("grpo", "rloo", "ppo")),
         sleeps,
         takes_what_was_rehearsed,
+        chooses_what_fits,
         refuses_what_cannot_be,
     )
 

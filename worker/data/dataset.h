@@ -78,6 +78,7 @@ struct RolloutOptions {
   bool pairs = false;
   int64_t generation_rows = 1;     // rows that are made at once
   int64_t num_generations = 1;     // completions of a prompt, which are all among these
+  bool compares = false;           // those of a prompt, also where that is one
   int64_t num_passes = 1;          // over them, before the next ones
   bool whole_generations = false;  // what is left after the last whole one is not used
   // Each pass takes them in another order, those that numpy.random draws with this seed. Absent: in
@@ -92,6 +93,7 @@ struct RolloutOptions {
   bool masks_truncated = false;      // nothing is learnt of those
   // The sources hold prompts, whose completions are made in training, and judged by these.
   bool is_live = false;
+  bool has_documents = false;  // these sources hold completions, too
   std::vector<std::string> reward_names;
   bool has_logprobs = false;          // what tokens were sampled with is of use
   int64_t max_completion_length = 0;  // in tokens

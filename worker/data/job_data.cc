@@ -48,6 +48,7 @@ void set_rewards(const Options& method, const char* weights_field, RolloutOption
 
 void set_live(const v1::JobSpec& spec, RolloutOptions& options) {
   options.is_live = true;
+  options.has_documents = spec.method().has_gkd();
   options.max_completion_length = spec::longest_completion(spec.method());
   for (const v1::RewardFunc& reward : spec.reward_funcs())
     options.reward_names.push_back(reward.name());
@@ -55,14 +56,15 @@ void set_live(const v1::JobSpec& spec, RolloutOptions& options) {
   options.has_logprobs = spec.method().has_grpo();
 }
 
-RolloutOptions rollout_options(const v1::JobSpec& spec) {
+RolloutOptions rollout_options(const v1::JobSpec& spec, bool held_out) {
   const v1::Method& method = spec.method();
   const spec::GenerationPlan plan = spec::generation_plan(spec);
   RolloutOptions options;
   options.generation_rows = plan.rows;
   options.num_generations = plan.num_generations;
   options.num_passes = plan.num_passes;
-  options.whole_generations = plan.is_whole;
+  options.whole_generations = plan.is_whole && !held_out;
+  options.compares = method.has_grpo() || method.has_rloo();
   if (method.has_grpo()) {
     set_rewards(method.grpo(), "method.grpo.reward_weights", options);
     options.masks_truncated = method.grpo().mask_truncated_completions();
@@ -79,7 +81,7 @@ RolloutOptions rollout_options(const v1::JobSpec& spec) {
     options.truncated_penalty = method.ppo().missing_eos_penalty();
     options.order_seed = static_cast<uint32_t>(spec.training().seed());
   }
-  if (spec::makes_completions(spec)) set_live(spec, options);
+  if (spec::makes_completions(spec, held_out)) set_live(spec, options);
   return options;
 }
 
@@ -138,8 +140,8 @@ DatasetOptions dataset_options(const v1::JobSpec& spec, bool held_out, int64_t v
   options.max_length_field = fields.field("max_length");
   options.vocab_size = vocab_size;
   set_method(spec, held_out, options);
-  if (!held_out && (!spec.data().rollouts().empty() || spec::makes_completions(spec)))
-    options.rollouts = rollout_options(spec);
+  if (spec::makes_completions(spec, held_out) || (!held_out && !spec.data().rollouts().empty()))
+    options.rollouts = rollout_options(held_out ? spec::evaluation_job(spec) : spec, held_out);
   return options;
 }
 

@@ -4,6 +4,15 @@
 #include <string>
 
 namespace tessera {
+namespace {
+
+// Of documents with a prompt.
+int32_t first_label(const Row& row) {
+  const auto counts = [](uint8_t mask) { return mask != 0; };
+  return static_cast<int32_t>(std::ranges::find_if(row.loss_mask, counts) - row.loss_mask.begin());
+}
+
+}  // namespace
 
 LiveRollouts::LiveRollouts(const DatasetOptions& options,
                            std::unique_ptr<const PackedDataset> prompts)
@@ -19,8 +28,25 @@ LiveRollouts::LiveRollouts(const DatasetOptions& options,
          std::to_string(at_once) + ", whose completions are made at once");
   }
   set_num_rows(used * how.num_generations);
-  for (int64_t i = 0; i < given; ++i)
-    longest_prompt_ = std::max(longest_prompt_, prompts_->num_tokens(i));
+  for (int64_t i = 0; i < given; ++i) {
+    prompt_tokens_.push_back(how.has_documents ? first_label(prompts_->row(i))
+                                               : static_cast<int32_t>(prompts_->num_tokens(i)));
+    longest_prompt_ = std::max<int64_t>(longest_prompt_, prompt_tokens_.back());
+  }
+}
+
+std::vector<int32_t> LiveRollouts::prompt(int64_t index) const {
+  std::vector<int32_t> tokens = prompts_->row(index).tokens;
+  tokens.resize(static_cast<size_t>(prompt_tokens_[index]));
+  return tokens;
+}
+
+Rollout LiveRollouts::document(int64_t index) const {
+  const Row row = prompts_->row(index);
+  const auto end = static_cast<std::ptrdiff_t>(prompt_tokens_[index]);
+  return {.prompt = {row.tokens.begin(), row.tokens.begin() + end},
+          .completion = {row.tokens.begin() + end, row.tokens.end()},
+          .mask = {row.loss_mask.begin() + end, row.loss_mask.end()}};
 }
 
 void LiveRollouts::put(int64_t number, std::vector<Rollout> rollouts) {

@@ -20,7 +20,7 @@ class LongestRollouts final : public RolloutDataset {
  private:
   const Block& block(int64_t number) const override;
 
-  std::vector<int64_t> prompt_lengths_;  // the longest first
+  std::vector<int64_t> prompt_lengths_, completion_lengths_;  // the longest first
   mutable int64_t made_ = -1;
   mutable Block block_;
 };

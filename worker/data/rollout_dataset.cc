@@ -41,8 +41,6 @@ void RolloutDataset::check_pairs(const Block& block, int64_t first) const {
     const std::string place = std::to_string(number) + " and " + std::to_string(number + 1);
     if (one.group != other.group || one.prompt != other.prompt)
       fail("has rollouts of different prompts at " + place + ", must have two of each in a row");
-    if (std::isnan(reward(one)) || std::isnan(reward(other)))
-      fail("has no reward at " + place + ", must have one of each");
   }
 }
 
@@ -96,7 +94,7 @@ RolloutDataset::Block RolloutDataset::make_block(std::vector<Rollout> rollouts, 
     block.label_ends.push_back(block.label_ends.back() + labels_of(rollout));
   if (options_.pairs) check_pairs(block, first);
   if (options_.needs_each_reward) check_each_reward(block, first);
-  if (options_.num_generations > 1) find_groups(block, has_groups, first);
+  if (options_.compares || options_.num_generations > 1) find_groups(block, has_groups, first);
   return block;
 }
 

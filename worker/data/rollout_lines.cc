@@ -31,6 +31,7 @@ Rollout parse_line(std::string_view line, const std::vector<std::string>& reward
   rollout.prompt = json.at("prompt_ids").get<std::vector<int32_t>>();
   rollout.completion = json.at("completion_ids").get<std::vector<int32_t>>();
   rollout.truncated = json.at("truncated").get<bool>();
+  if (json.contains("step")) rollout.step = json.at("step").get<int64_t>();
   if (json.contains("env_mask")) rollout.mask = json.at("env_mask").get<std::vector<uint8_t>>();
   if (json.contains("logprobs")) rollout.logprobs = to_floats(json.at("logprobs"));
   for (const std::string& name : reward_names)
@@ -58,6 +59,7 @@ std::string rollout_line(const Rollout& rollout, const std::vector<std::string>&
   for (size_t i = 0; i < reward_names.size(); ++i)
     json["rewards"][reward_names[i]] = number_or_null(rollout.rewards[i]);
   json["truncated"] = rollout.truncated;
+  if (rollout.step >= 0) json["step"] = rollout.step;
   return json.dump() + "\n";
 }
 

@@ -22,6 +22,8 @@ struct Rollout {
   std::vector<float> rewards;  // by name (Rollouts::reward_names); NaN: it cannot be judged so
   std::string group;           // of completions of one prompt; empty: not told
   bool truncated = false;      // it was cut off
+  // Optimizer steps that were taken when the model made it; -1: not known.
+  int64_t step = -1;
 };
 
 struct Rollouts {

@@ -90,6 +90,10 @@ class Planner {
     if (tools_.rates) {
       rehearsal.mutable_cost()->set_seconds(
           step_seconds(rehearsal.cost(), *tools_.rates, spec.model().dtype()));
+      if (rehearsal.has_generation_cost()) {
+        rehearsal.mutable_generation_cost()->set_seconds(
+            step_seconds(rehearsal.generation_cost(), *tools_.rates, spec.model().dtype()));
+      }
     }
     return rehearsal;
   }

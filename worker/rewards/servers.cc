@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <system_error>
 
@@ -19,6 +20,14 @@ namespace {
 
 // Between two calls of Context::alive.
 constexpr int kAliveMs = 500;
+// All integers up to here are doubles.
+constexpr uint64_t kMostExact = uint64_t{1} << 53;
+
+bool has_wide_integer(const nlohmann::json& value) {
+  if (value.is_structured()) return std::ranges::any_of(value, has_wide_integer);
+  if (value.is_number_unsigned()) return value.get<uint64_t>() > kMostExact;
+  return value.is_number_integer() && value.get<int64_t>() < -static_cast<int64_t>(kMostExact);
+}
 
 v1::CompletionToJudge message_of(const JudgedCompletion& completion) {
   v1::CompletionToJudge message;
@@ -31,6 +40,8 @@ v1::CompletionToJudge message_of(const JudgedCompletion& completion) {
   const auto status = google::protobuf::util::JsonStringToMessage(
       {completion.record.data(), completion.record.size()}, message.mutable_record());
   if (!status.ok()) throw std::invalid_argument("a prompt's record: " + status.ToString());
+  if (has_wide_integer(nlohmann::json::parse(completion.record)))
+    message.set_record_json(completion.record.data(), completion.record.size());
   return message;
 }
 

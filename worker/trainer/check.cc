@@ -5,10 +5,12 @@
 
 #include <functional>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "proto/spec/bytes.h"
 #include "proto/spec/online_relations.h"
+#include "worker/data/data_files.h"
 #include "worker/errors.h"
 #include "worker/generate/end_tokens.h"
 #include "worker/model/adapter_files.h"
@@ -21,6 +23,7 @@
 #include "worker/trainer/plan.h"
 #include "worker/trainer/rehearsal.h"
 #include "worker/trainer/resume.h"
+#include "worker/trainer/reward_models.h"
 #include "worker/trainer/stream_share.h"
 #include "worker/trainer/value_model.h"
 
@@ -94,14 +97,25 @@ void check_output(const v1::JobSpec& spec, const ParameterCounts& size) {
 }
 
 // As far as the first prompts tell.
-void check_completions(const v1::JobSpec& spec, const ModelConfig& config,
+void check_completions(const v1::JobSpec& spec, bool held_out, const ModelConfig& config,
                        const LiveRollouts& prompts) {
-  engine_options(spec, config, generation_work(spec, prompts.longest_prompt()));
+  const v1::JobSpec job = held_out ? spec::evaluation_job(spec) : spec;
+  engine_options(job, config, generation_work(job, prompts.longest_prompt()));
+  if (held_out) return;
   SamplingParams sampling = sampling_of(spec);
   sampling.stop_tokens = end_tokens(spec.model().path(), Tokenizer(tokenizer_directory(spec)));
   check_sampling(sampling, "generation");
   if (!spec.generation().record_to().empty())
     check_writable("generation.record_to", spec.generation().record_to());
+}
+
+// The first of them, as JSON.
+std::string first_record(const DatasetOptions& options) {
+  const DataSource& source = options.sources.front();
+  const auto records = open_records(find_data_files(source.paths, source.field).front());
+  const auto block = records->next_block();
+  const Record* record = block ? block->next() : nullptr;
+  return record ? record->object().dump() : "";
 }
 
 // Adds the value model of a job that trains one.
@@ -147,15 +161,17 @@ v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& optio
     check_frozen(spec, *config);
   });
   guarded(result, [&] { check_value(spec, size, layouts); });
+  std::string prompt;
   for (const bool held_out : {false, true}) {
     if (held_out && spec.data().eval().empty()) continue;
     guarded(result, [&] {
       DatasetOptions options = dataset_options(spec, held_out, config ? config->vocab_size : 0);
       options.max_documents = kSampleDocuments;
-      if (held_out || !spec::makes_completions(spec)) {
+      if (!spec::makes_completions(spec, held_out)) {
         load_dataset(options);
       } else if (const auto prompts = load_prompts(options); config) {
-        check_completions(spec, *config, *prompts);
+        if (!held_out) prompt = first_record(options);
+        check_completions(spec, held_out, *config, *prompts);
       }
     });
   }
@@ -164,7 +180,10 @@ v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& optio
     if (!requested) return;
     check_optimizer_states(*requested, check_checkpoint(*requested, layouts), spec.memory());
   });
-  for (int i = 0; i < spec.reward_funcs_size(); ++i) guarded(result, [&] { check_judge(spec, i); });
+  for (int i = 0; i < spec.reward_funcs_size(); ++i) {
+    guarded(result, [&] { check_judge(spec, i); });
+    guarded(result, [&] { check_reward_model(spec, i, prompt); });
+  }
   guarded(result, [&] { check_output(spec, size); });
   guarded(result, [&] {
     const v1::Memory& memory = spec.memory();

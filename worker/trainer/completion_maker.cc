@@ -47,13 +47,12 @@ MadeCompletion unpack_next(std::string_view& bytes) {
 
 }  // namespace
 
-CompletionMaker::CompletionMaker(const Parts& parts, const GenerationWork& work)
+CompletionMaker::CompletionMaker(const Parts& parts, EngineOptions options)
     : parts_(parts),
       sampling_(sampling_of(parts.spec)),
       patience_(parts.mesh.world, parts.device, parts.alive) {
   sampling_.stop_tokens = end_tokens(parts.spec.model().path(), parts.tokenizer);
   check_sampling(sampling_, "generation");
-  EngineOptions options = engine_options(parts.spec, parts.policy.model->config(), work);
   options.on_transition = parts.on_transition;
   std::vector<ShardedUnit*> units;
   for (const auto& unit : parts.policy.units) units.push_back(unit.get());
@@ -91,8 +90,7 @@ std::vector<std::vector<MadeCompletion>> CompletionMaker::make(
   const auto dealt = deal_samples(lengths, samples, world.size());
   submit(prompts, dealt[world.rank()]);
   run();
-  engine_->fall_asleep(parts_.spec.generation().enable_sleep_mode() ? SleepLevel::kDrop
-                                                                    : SleepLevel::kKeep);
+  engine_->fall_asleep(parts_.sleep);
   const std::vector<std::string> of_ranks =
       all_gather_bytes(world, parts_.device, packed(engine_->take_finished()));
   std::vector<std::vector<MadeCompletion>> made(

@@ -36,14 +36,15 @@ class CompletionMaker {
     TrainableModel& policy;
     const Mesh& mesh;
     at::Device device;
+    SleepLevel sleep = SleepLevel::kDrop;  // between calls
     std::function<void(const EngineTransition&)> on_transition;
     std::function<void()> alive;  // often, while it works
   };
-  // All of them outlive this. Throws as engine_options() does.
-  CompletionMaker(const Parts& parts, const GenerationWork& work);
+  // All of them outlive this.
+  CompletionMaker(const Parts& parts, EngineOptions options);
 
-  // By prompt, then by seed; the same on all ranks. Collective over the world. Afterwards the
-  // engine sleeps: with generation.enable_sleep_mode it holds nothing, else its cache.
+  // By prompt, then by seed; the same on all ranks. There is a prompt. Collective over the world.
+  // Afterwards the engine sleeps. Throws NonFiniteLogits.
   std::vector<std::vector<MadeCompletion>> make(const std::vector<PromptToComplete>& prompts);
 
  private:

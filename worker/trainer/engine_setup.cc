@@ -34,7 +34,7 @@ void check_positions(const v1::JobSpec& spec, const ModelConfig& config,
   const int64_t most = config.rope.max_positions;
   if (most <= 0 || longest_sequence(spec, work) <= most) return;
   const spec::MethodFields fields = spec::method_fields(spec.method());
-  const bool is_new_tokens = spec.method().has_online_dpo();
+  const bool is_new_tokens = spec.method().has_online_dpo() || spec.method().has_gkd();
   const std::string field =
       fields.field(is_new_tokens ? "max_new_tokens" : "max_completion_length");
   throw UserError(field,
@@ -56,20 +56,17 @@ int64_t pages_of_all(const v1::JobSpec& spec, const GenerationWork& work) {
 }
 
 int64_t num_pages(const v1::JobSpec& spec, const ModelConfig& config, const GenerationWork& work) {
-  const int64_t wanted = pages_of_all(spec, work);
+  const CacheSizes sizes = cache_sizes(spec, config, work);
   const std::string& given = spec.generation().kv_cache_memory();
-  if (given.empty()) return wanted;
-  const at::ScalarType dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
-  const int64_t page_bytes = kv_page_bytes(config, dtype);
-  const int64_t pages = spec::parse_device_memory(given).value() / page_bytes;
-  const int64_t least = pages_for(longest_sequence(spec, work));
-  if (pages < least) {
-    throw UserError(kCacheField,
-                    std::string(kCacheField) + " is " + given + ", must be at least " +
-                        spec::format_bytes(least * page_bytes) + ", which one sequence of " +
-                        std::to_string(longest_sequence(spec, work)) + " tokens takes");
+  if (given.empty()) return sizes.wanted / sizes.page;
+  const int64_t bytes = spec::parse_bytes(given).value();
+  if (bytes < sizes.least) {
+    throw UserError(kCacheField, std::string(kCacheField) + " is " + given + ", must be at least " +
+                                     spec::format_bytes(sizes.least) + ", which one sequence of " +
+                                     std::to_string(longest_sequence(spec, work)) +
+                                     " tokens takes");
   }
-  return std::min(pages, wanted);
+  return std::min(bytes, sizes.wanted) / sizes.page;
 }
 
 }  // namespace
@@ -87,9 +84,26 @@ GenerationWork generation_work(const v1::JobSpec& spec, int64_t longest_prompt) 
   return work;
 }
 
+GenerationWork evaluation_work(const v1::JobSpec& spec, int64_t num_prompts,
+                               int64_t longest_prompt) {
+  GenerationWork work = generation_work(spec, longest_prompt);
+  work.num_prompts = num_prompts;
+  return work;
+}
+
+CacheSizes cache_sizes(const v1::JobSpec& spec, const ModelConfig& config,
+                       const GenerationWork& work) {
+  const at::ScalarType dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  const int64_t page = kv_page_bytes(config, dtype);
+  return {.page = page,
+          .least = page * pages_for(longest_sequence(spec, work)),
+          .wanted = page * pages_of_all(spec, work)};
+}
+
 SamplingParams sampling_of(const v1::JobSpec& spec) {
   const v1::Method& method = spec.method();
   SamplingParams sampling;
+  if (method.has_gkd()) sampling.temperature = method.gkd().temperature();
   if (method.has_grpo()) sampling = sampling_from(method.grpo());
   if (method.has_rloo()) sampling = sampling_from(method.rloo());
   if (method.has_online_dpo()) sampling = sampling_from(method.online_dpo());
@@ -109,7 +123,20 @@ EngineOptions engine_options(const v1::JobSpec& spec, const ModelConfig& config,
                     .max_running = generation.max_num_seqs()};
   options.weights =
       generation.weights() == "layerwise" ? WeightMode::kLayerwise : WeightMode::kGather;
+  options.merges_adapters = generation.merge_adapter();
   return options;
+}
+
+EngineOptions engine_options_beside(const EngineOptions& training, const v1::JobSpec& spec,
+                                    const ModelConfig& config, const GenerationWork& work) {
+  EngineOptions options = engine_options(spec, config, work);
+  const int64_t least = pages_for(longest_sequence(spec, work));
+  options.num_pages = std::min(options.num_pages, std::max(training.num_pages, least));
+  return options;
+}
+
+SleepLevel sleep_of(const v1::JobSpec& spec) {
+  return spec.generation().enable_sleep_mode() ? SleepLevel::kDrop : SleepLevel::kKeep;
 }
 
 }  // namespace tessera

@@ -1,7 +1,9 @@
 // The held-out documents' metrics.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "tessera/v1/trainer.pb.h"
 #include "worker/data/loader.h"
@@ -16,9 +18,12 @@ namespace tessera {
 
 class Evaluator {
  public:
-  // All references outlive this, the data among them.
-  Evaluator(const Dataset& data, const LoaderOptions& options, const Objective& objective,
-            const Mesh& mesh, const StreamShare& share, at::Device device);
+  // All references outlive this, the data among them. `make`: makes the completions that the data
+  // is of, anew for each evaluation, of a policy that took so many steps; collective.
+  Evaluator(
+      const Dataset& data, const LoaderOptions& options, const Objective& objective,
+      const Mesh& mesh, const StreamShare& share, at::Device device,
+      std::function<void(int step)> make = [](int) {});
 
   // Collective. The metrics as TRL averages them, one process and batches of all ranks' rows
   // assumed. `step` is that of the progress reports.
@@ -26,12 +31,16 @@ class Evaluator {
                            Reporter& reporter) const;
 
  private:
+  std::vector<MicrobatchSums> run(TrainableModel& trainable, const FrozenModels& frozen, int step,
+                                  Reporter& reporter, v1::MetricsWindow& of_completions) const;
+
   const Objective& objective_;
   const Mesh& mesh_;
   const StreamShare& share_;
   at::Device device_;
   const Dataset& data_;
   std::unique_ptr<Loader> loader_;
+  const std::function<void(int)> make_;
 };
 
 }  // namespace tessera

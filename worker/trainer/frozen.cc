@@ -30,13 +30,6 @@ bool begins_as_its_base(const v1::Peft& peft) {
   return peft.adapter_path().empty() && peft.lora_modules_to_save().empty();
 }
 
-void freeze(DecoderModel& model) {
-  for (const auto& layer : model.layers()) {
-    for (Parameter* parameter : layer->parameters()) parameter->trainable = false;
-  }
-  for (Parameter* parameter : model.head_parameters()) parameter->trainable = false;
-}
-
 // Of methods whose reference is the model before training.
 template <typename Options>
 ReferenceOptions online_options(const Options& options, bool is_wanted) {
@@ -87,6 +80,13 @@ std::optional<ModelSource> teacher_of_job(const v1::JobSpec& spec) {
   if (!spec.method().has_gkd()) return std::nullopt;
   return ModelSource{spec.method().gkd().teacher_model_name_or_path(),
                      "method.gkd.teacher_model_name_or_path"};
+}
+
+void freeze(DecoderModel& model) {
+  for (const auto& layer : model.layers()) {
+    for (Parameter* parameter : layer->parameters()) parameter->trainable = false;
+  }
+  for (Parameter* parameter : model.head_parameters()) parameter->trainable = false;
 }
 
 std::unique_ptr<DecoderModel> make_frozen_layers(const v1::JobSpec& spec, const ModelSource& source,

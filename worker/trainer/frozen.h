@@ -34,6 +34,9 @@ std::optional<ModelSource> reference_to_precompute(const v1::JobSpec& spec);
 // The teacher of a job that has one.
 std::optional<ModelSource> teacher_of_job(const v1::JobSpec& spec);
 
+// Nothing of it is trained. Call before it is sharded.
+void freeze(DecoderModel& model);
+
 // Layers as the policy's, quantized likewise, without noise, recompute or anything trained.
 // Throws UserError (its config.json; a vocabulary that is not the policy's).
 std::unique_ptr<DecoderModel> make_frozen_layers(const v1::JobSpec& spec, const ModelSource& source,

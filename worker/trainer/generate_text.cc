@@ -18,6 +18,7 @@
 #include "worker/errors.h"
 #include "worker/generate/end_tokens.h"
 #include "worker/generate/engine.h"
+#include "worker/generate/sampler.h"
 #include "worker/generate/text_stream.h"
 #include "worker/model/adapter_files.h"
 #include "worker/model/stored_weights.h"
@@ -313,9 +314,15 @@ void generate_text(const v1::GenerateRequest& request,
   options.on_token = [&](const GeneratedToken& token) { replies.token(token); };
   Engine engine({*trainable.model, units, mesh.shard, &tokenizer}, options);
   for (const GenerationRequest& prompt : prompts) engine.submit(prompt);
-  while (engine.step()) {
-    for (const Completion& completion : engine.take_finished())
-      replies.end(completion, std::ssize(prompts[completion.request].prompt));
+  try {
+    while (engine.step()) {
+      for (const Completion& completion : engine.take_finished())
+        replies.end(completion, std::ssize(prompts[completion.request].prompt));
+    }
+  } catch (const NonFiniteLogits&) {
+    throw UserError("model", "model is \"" + request.model() +
+                                 "\", whose logits are not finite in " + spec.model().dtype() +
+                                 ": no token can be chosen by them");
   }
 }
 

@@ -7,6 +7,7 @@
 #include "proto/spec/online_relations.h"
 #include "proto/spec/reward_relations.h"
 #include "worker/generate/deal.h"
+#include "worker/kernels/cpu_kernels.h"
 #include "worker/parallel/byte_exchange.h"
 
 namespace tessera {
@@ -44,19 +45,51 @@ WorkCount scaled(const WorkCount& count, double by) {
 }  // namespace
 
 GenerationRehearsal::GenerationRehearsal(const v1::JobSpec& spec, const RolloutDataset& rollouts,
-                                         TrainableModel& policy, const Mesh& mesh)
-    : spec_(spec), mesh_(mesh), work_(generation_work(spec, /*longest_prompt=*/1)) {
-  const std::vector<int64_t> lengths = longest_prompts(rollouts, work_);
+                                         TrainableModel& policy, RewardModels* reward_models,
+                                         const Mesh& mesh)
+    : spec_(spec),
+      mesh_(mesh),
+      reward_models_(reward_models),
+      sleep_(sleep_of(spec)),
+      work_(generation_work(spec, /*longest_prompt=*/1)) {
+  deal(longest_prompts(rollouts, work_));
+  make_engine(policy, engine_options(spec, policy.model->config(), work_));
+}
+
+GenerationRehearsal::GenerationRehearsal(const v1::JobSpec& spec, const RolloutDataset& rollouts,
+                                         TrainableModel& policy, RewardModels* reward_models,
+                                         const Mesh& mesh, const GenerationRehearsal& training)
+    : spec_(spec),
+      mesh_(mesh),
+      reward_models_(reward_models),
+      sleep_(SleepLevel::kDrop),
+      work_(evaluation_work(spec, rollouts.size() / rollouts.options().num_generations,
+                            /*longest_prompt=*/1)) {
+  deal(longest_prompts(rollouts, work_));
+  make_engine(policy,
+              engine_options_beside(training.options_, spec, policy.model->config(), work_));
+}
+
+// Among the ranks.
+void GenerationRehearsal::deal(const std::vector<int64_t>& lengths) {
   work_.longest_prompt = lengths.front();
-  const auto dealt = deal_samples(lengths, work_.samples, mesh.world.size());
-  for (const DealtSamples& part : dealt[mesh.world.rank()]) {
+  for (const int64_t length : lengths)
+    text_lengths_.insert(text_lengths_.end(), static_cast<size_t>(work_.samples),
+                         length + spec::longest_completion(spec_.method()));
+  const auto dealt = deal_samples(lengths, work_.samples, mesh_.world.size());
+  for (const DealtSamples& part : dealt[mesh_.world.rank()]) {
     prompt_lengths_.push_back(lengths[part.request]);
     samples_.push_back(part.count);
   }
+}
+
+void GenerationRehearsal::make_engine(TrainableModel& policy, const EngineOptions& options) {
+  options_ = options;
+  const CacheSizes cache = cache_sizes(spec_, policy.model->config(), work_);
+  is_crowded_ = options.num_pages < cache.wanted / cache.page;
   std::vector<ShardedUnit*> units;
   for (const auto& unit : policy.units) units.push_back(unit.get());
-  engine_.emplace(Engine::Parts{*policy.model, units, mesh.shard},
-                  engine_options(spec, policy.model->config(), work_));
+  engine_.emplace(Engine::Parts{*policy.model, units, mesh_.shard}, options_);
 }
 
 int64_t GenerationRehearsal::running() const {
@@ -64,19 +97,19 @@ int64_t GenerationRehearsal::running() const {
   return std::min<int64_t>(all, spec_.generation().max_num_seqs());
 }
 
-void GenerationRehearsal::fall_asleep() {
-  engine_->fall_asleep(spec_.generation().enable_sleep_mode() ? SleepLevel::kDrop
-                                                              : SleepLevel::kKeep);
-}
-
 void GenerationRehearsal::run() {
   const PhaseScope phase(Phase::kGenerate);
   run_passes();
-  fall_asleep();
+  engine_->fall_asleep(sleep_);
   const int64_t all = work_.num_prompts * work_.samples, ranks = work_.num_ranks;
   const int64_t completion = spec::longest_completion(spec_.method());
   rehearse_all_gather_bytes(mesh_.world, kRehearsed,
                             (all + ranks - 1) / ranks * (kHeadBytes + kTokenBytes * completion));
+  judge();
+}
+
+void GenerationRehearsal::judge() {
+  if (reward_models_ != nullptr) reward_models_->rehearse(text_lengths_);
 }
 
 void GenerationRehearsal::run_passes() {
@@ -101,9 +134,20 @@ void GenerationRehearsal::run_passes() {
   engine_->take_finished();
   const int64_t last = work_.longest_prompt + spec::longest_completion(spec_.method()) - 1;
   engine_->rehearse_pass({.num_sequences = running(), .begin = last - 1, .count = 1});
+  if (is_crowded_) rehearse_rerun(last);
 }
 
-WorkCount GenerationRehearsal::cost_of_generation() {
+// Where pages run out, sequences are run again up to where they were: as many tokens as a pass has
+// room for, or the cache.
+void GenerationRehearsal::rehearse_rerun(int64_t longest) {
+  const int64_t room = std::min<int64_t>(spec_.generation().max_num_batched_tokens(),
+                                         options_.num_pages * kPageTokens);
+  const int64_t count = std::min(longest, room);
+  const int64_t sequences = std::clamp<int64_t>(room / count, 1, running());
+  engine_->rehearse_pass({.num_sequences = sequences, .begin = 0, .count = count});
+}
+
+WorkCount GenerationRehearsal::cost() {
   const PhaseScope phase(Phase::kGenerate);
   engine_->wake();
   const double prompts = static_cast<double>(std::max<int64_t>(1, std::ssize(prompt_lengths_)));
@@ -129,16 +173,20 @@ WorkCount GenerationRehearsal::cost_of_generation() {
   const auto all = static_cast<double>(std::reduce(samples_.begin(), samples_.end()));
   const double waves = all / static_cast<double>(std::max<int64_t>(1, running()));
   total.add(scaled(of_token, waves * static_cast<double>(length)), 1);
-  fall_asleep();
+  engine_->fall_asleep(sleep_);
+  {
+    const WorkScope scope(total);
+    judge();
+  }
   return total;
 }
 
-WorkCount GenerationRehearsal::cost_of_step() {
+WorkCount GenerationRehearsal::cost_of_step(double share) {
   const spec::GenerationPlan plan = spec::generation_plan(spec_);
   const double of_generation = static_cast<double>(plan.steps_per_generation * plan.num_passes);
   const double microbatches = spec_.training().gradient_accumulation_steps();
   const double at_once = std::max(1., std::ceil(microbatches / of_generation));
-  return scaled(cost_of_generation(), microbatches / of_generation / at_once);
+  return scaled(cost(), share * microbatches / of_generation / at_once);
 }
 
 }  // namespace tessera

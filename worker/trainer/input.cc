@@ -69,9 +69,9 @@ std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, 
   return load_dataset(options);
 }
 
-std::unique_ptr<LiveRollouts> read_prompts(const v1::JobSpec& spec, int64_t vocab_size,
-                                           const Reports& reports) {
-  DatasetOptions options = dataset_options(spec, /*held_out=*/false, vocab_size);
+std::unique_ptr<LiveRollouts> read_prompts(const v1::JobSpec& spec, bool held_out,
+                                           int64_t vocab_size, const Reports& reports) {
+  DatasetOptions options = dataset_options(spec, held_out, vocab_size);
   options.reports = reports;
   return load_prompts(options);
 }

@@ -30,8 +30,8 @@ std::unique_ptr<Dataset> read_documents(const v1::JobSpec& spec, bool held_out, 
                                         const Reports& reports);
 
 // The same of a job that makes its completions itself.
-std::unique_ptr<LiveRollouts> read_prompts(const v1::JobSpec& spec, int64_t vocab_size,
-                                           const Reports& reports);
+std::unique_ptr<LiveRollouts> read_prompts(const v1::JobSpec& spec, bool held_out,
+                                           int64_t vocab_size, const Reports& reports);
 
 // Whether documents, or prompts, of training come in random order.
 bool shuffles_rows(const v1::JobSpec& spec);

@@ -1,38 +1,13 @@
 #include "worker/trainer/merged_weights.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 
-#include "worker/model/quantized.h"
+#include "worker/model/merged_rows.h"
 
 namespace tessera {
-namespace {
-
-at::Tensor wide(const at::Tensor& x) { return x.detach().to(at::kFloat); }
-
-at::Tensor base_rows(const Parameter& weight, int64_t first, int64_t count) {
-  if (weight.is_quantized()) return dequantized_rows(weight, first, count, at::kFloat);
-  return wide(weight.value.narrow(0, first, count));
-}
-
-// Rows [first, first + count) of a merged matrix.
-at::Tensor merged_rows(const Linear& linear, int64_t first, int64_t count) {
-  const LoraAdapter& lora = *linear.adapter;
-  const auto rows = [&](const Parameter& p) { return wide(p.value.narrow(0, first, count)); };
-  at::Tensor merged = base_rows(linear.weight, first, count)
-                          .add(at::mm(rows(lora.b), wide(lora.a.value)), lora.scale);
-  if (!lora.has_magnitude()) return merged;
-  const at::Tensor norms = at::linalg_vector_norm(merged, 2, at::OptionalIntArrayRef(1));
-  return merged.mul_((rows(lora.magnitude) / norms).unsqueeze(1));
-}
-
-}  // namespace
-
 MergedWeights::MergedWeights(TrainableModel& trainable, const Collectives& group)
     : rank_(group.rank()) {
   std::map<const Parameter*, ShardedUnit*> unit_of;
@@ -94,11 +69,11 @@ at::Tensor MergedWeights::values(const FlatEntry& entry, int64_t begin, int64_t 
   const auto adapted = entered_->adapted.find(entry.name);
   const bool is_adapted = adapted != entered_->adapted.end();
   if (!is_adapted && !parameter.is_quantized())
-    return wide(parameter.value.view({-1}).narrow(0, begin, numel));
+    return parameter.value.detach().view({-1}).narrow(0, begin, numel).to(at::kFloat);
   const int64_t width = entry.shape[1], first = begin / width;
   const int64_t count = (begin + numel + width - 1) / width - first;
   const at::Tensor rows =
-      is_adapted ? merged_rows(*adapted->second, first, count) : base_rows(parameter, first, count);
+      is_adapted ? merged_rows(*adapted->second, first, count) : wide_rows(parameter, first, count);
   return rows.reshape({-1}).narrow(0, begin - first * width, numel);
 }
 

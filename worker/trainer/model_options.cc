@@ -29,6 +29,12 @@ ModelConfig model_of_job(const v1::JobSpec& spec, ModelConfig config) {
   return config;
 }
 
+v1::JobSpec without_adapters(const v1::JobSpec& spec) {
+  v1::JobSpec whole = spec;
+  whole.clear_peft();
+  return whole;
+}
+
 std::optional<ClassifierConfig> classifier_config(const ModelConfig& config) {
   if (!config.is_classifier()) return std::nullopt;
   return ClassifierConfig{std::string(find_model_family(config.model_type)->class_name),

@@ -15,6 +15,9 @@ namespace tessera {
 // Throws UserError where it has none of what the job sets.
 ModelConfig model_of_job(const v1::JobSpec& spec, ModelConfig config);
 
+// The job as models have it that share no adapters and no quantization with the policy.
+v1::JobSpec without_adapters(const v1::JobSpec& spec);
+
 // What config.json says of the model where it scores documents.
 std::optional<ClassifierConfig> classifier_config(const ModelConfig& config);
 

@@ -5,7 +5,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <ranges>
@@ -14,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "proto/spec/bytes.h"
 #include "proto/spec/online_relations.h"
 #include "proto/spec/threads.h"
 #include "worker/checkpoint/snapshot.h"
@@ -25,10 +23,11 @@
 #include "worker/memory/ledger.h"
 #include "worker/memory/report.h"
 #include "worker/model/stored_weights.h"
-#include "worker/optim/adamw_state.h"
+#include "worker/trainer/alike_ranks.h"
 #include "worker/trainer/cadence.h"
 #include "worker/trainer/checkpointing.h"
 #include "worker/trainer/frozen.h"
+#include "worker/trainer/generation_choice.h"
 #include "worker/trainer/generation_rehearsal.h"
 #include "worker/trainer/model_options.h"
 #include "worker/trainer/reference_pass.h"
@@ -85,9 +84,11 @@ class Counting {
 // The job on one rank. The mesh outlives it.
 class Rehearsed {
  public:
-  // `rollouts`: of a job that has some, or null; they outlive this.
+  // `rollouts`: of a job that has some, and `held_out` of its evaluation, or null; they outlive
+  // this.
   Rehearsed(const v1::JobSpec& spec, const ModelConfig& config, const Mesh& mesh,
-            const RolloutDataset* rollouts, int64_t microbatches_per_step)
+            const RolloutDataset* rollouts, const RolloutDataset* held_out,
+            int64_t microbatches_per_step)
       : spec_(spec),
         mesh_(mesh),
         share_(spec, config, mesh),
@@ -97,6 +98,9 @@ class Rehearsed {
         value_(build_value_model(spec, config, mesh, kRehearsed)),
         reference_(build(reference_in_memory(spec), config)),
         teacher_(build(teacher_of_job(spec), config)),
+        reward_models_(RewardModels::any(spec)
+                           ? std::make_unique<RewardModels>(spec, mesh, kRehearsed)
+                           : nullptr),
         optimizer_(make_optimizer(spec, trained(), mesh.shard.rank())),
         step_({spec, *objective_, trained(), *optimizer_, mesh_, kRehearsed, frozen()},
               [this](Phase phase) { enter(phase); }) {
@@ -105,8 +109,15 @@ class Rehearsed {
     }
     if (rollouts != nullptr && objective_->online() != nullptr)
       completions_.emplace(*objective_->online(), *rollouts);
-    if (rollouts != nullptr && spec::makes_completions(spec))
-      generation_.emplace(spec, *rollouts, trainable_, mesh_);
+    // GKD has no rewards.
+    if (rollouts != nullptr && spec::teacher_writes(spec))
+      teachers_generation_.emplace(spec, *rollouts, *teacher_, nullptr, mesh_);
+    const bool policy_makes = !spec.method().has_gkd() || spec::student_writes(spec);
+    if (rollouts != nullptr && spec::makes_completions(spec) && policy_makes)
+      generation_.emplace(spec, *rollouts, trainable_, reward_models_.get(), mesh_);
+    if (held_out != nullptr) {
+      evaluation_.emplace(spec, *held_out, trainable_, reward_models_.get(), mesh_, *generation_);
+    }
   }
 
   // Of the models that are trained.
@@ -121,6 +132,7 @@ class Rehearsed {
   // does.
   WorkCount step(const HeavyStep& heavy, Snapshot* saved = nullptr) {
     if (generation_) generation_->run();
+    if (teachers_generation_) teachers_generation_->run();
     const int64_t count = std::min<int64_t>(microbatches_per_step_, 3);
     WorkCount first, between, last, rest;
     Counting counting;
@@ -130,11 +142,11 @@ class Rehearsed {
     microbatches.batch = [&](int64_t index) {
       const bool is_last = index + 1 == count;
       counting.begin(index == 0 ? first : is_last ? last : between);
-      if (index == 0) return first_batch(heavy.first);
+      if (index == 0) return first_batch(heavy.first, completions_);
       const MicrobatchShape& shape = is_last ? heavy.last : heavy.between;
       skipped.reset();
       skipped = metrics_of(std::max<int64_t>(0, shape.place - index));
-      return batch_of(shape);
+      return batch_of(shape, completions_);
     };
     microbatches.before_update = [saved] {
       if (saved != nullptr) saved->detach();
@@ -147,7 +159,7 @@ class Rehearsed {
     counting.end();
     phase_.reset();
     WorkCount total = rest;
-    if (generation_) total.add(generation_->cost_of_step(), 1);
+    add_generation(total);
     total.add(first, 1);
     total.add(between, microbatches_per_step_ - 2);
     total.add(last, 1);
@@ -155,12 +167,28 @@ class Rehearsed {
   }
 
   void evaluate(const MicrobatchShape& shape) {
+    if (evaluation_) evaluation_->generation.run();
+    const Objective& objective = evaluation_ ? *evaluation_->objective : *objective_;
     at::Tensor skipped;
-    evaluate_microbatches({*objective_, trainable_, mesh_.world, kRehearsed, frozen()}, 1,
+    evaluate_microbatches({objective, trainable_, mesh_.world, kRehearsed, frozen()}, 1,
                           [&](int64_t) {
                             skipped = metrics_of(shape.place);
+                            if (evaluation_) return first_batch(shape, evaluation_->completions);
                             return shape.batch(kRehearsed, place_of(shape));
                           });
+  }
+
+  // What it has of generations. With GKD some microbatches' are the student's, or the teacher's.
+  void add_generation(WorkCount& step) {
+    const double share = spec_.method().has_gkd() ? spec_.method().gkd().lmbda() : 1;
+    if (generation_ && share > 0) step.add(generation_->cost_of_step(share), 1);
+    if (teachers_generation_) step.add(teachers_generation_->cost_of_step(1 - share), 1);
+  }
+
+  // Of a generation; absent: none is made.
+  std::optional<WorkCount> generation_cost() {
+    std::optional<GenerationRehearsal>& made = generation_ ? generation_ : teachers_generation_;
+    return made ? std::optional(made->cost()) : std::nullopt;
   }
 
   // What a save that nobody has begun to write holds.
@@ -181,10 +209,11 @@ class Rehearsed {
   }
   TrainedModels trained() { return {trainable_, value_.get()}; }
   FrozenModels frozen() const { return {reference_.get(), teacher_.get()}; }
-  Batch batch_of(const MicrobatchShape& shape) const {
+  using Completions = std::optional<RehearsedCompletions>;
+  Batch batch_of(const MicrobatchShape& shape, const Completions& completions) const {
     Batch batch = shape.batch(kRehearsed, place_of(shape));
-    if (!completions_) return batch;
-    batch.completions = completions_->targets_of(batch, kRehearsed);
+    if (!completions) return batch;
+    batch.completions = completions->targets_of(batch, kRehearsed);
     if (shape.has_completion_tokens) return batch;  // pairs
     const OwnerScope scope(Owner::kData);
     batch.label_numbers_L =
@@ -192,9 +221,9 @@ class Rehearsed {
     return batch;
   }
   // What comes before a step that begins with new completions.
-  Batch first_batch(const MicrobatchShape& shape) {
-    Batch batch = batch_of(shape);
-    if (completions_) completions_->score(models_of(trained(), frozen()), batch, kRehearsed);
+  Batch first_batch(const MicrobatchShape& shape, const Completions& completions) {
+    Batch batch = batch_of(shape, completions);
+    if (completions) completions->score(models_of(trained(), frozen()), batch, kRehearsed);
     return batch;
   }
   StreamPart place_of(const MicrobatchShape& shape) const {
@@ -214,10 +243,27 @@ class Rehearsed {
   std::unique_ptr<Objective> objective_;
   TrainableModel trainable_;
   std::unique_ptr<TrainableModel> value_, reference_, teacher_;
+  std::unique_ptr<RewardModels> reward_models_;
   std::unique_ptr<AdamW> optimizer_;
   TrainStep step_;
-  std::optional<RehearsedCompletions> completions_;
-  std::optional<GenerationRehearsal> generation_;  // where completions are made in training
+  Completions completions_;
+  // Where completions are made in training, of the policy and of a teacher.
+  std::optional<GenerationRehearsal> generation_, teachers_generation_;
+  // Where others are made to evaluate.
+  struct Evaluation {
+    Evaluation(const v1::JobSpec& job, const RolloutDataset& rollouts, TrainableModel& policy,
+               RewardModels* reward_models, const Mesh& mesh, const GenerationRehearsal& training)
+        : spec(spec::evaluation_job(job)),
+          objective(make_objective(spec, mesh.data)),
+          completions(std::in_place, *objective->online(), rollouts),
+          generation(spec, rollouts, policy, reward_models, mesh, training) {}
+
+    const v1::JobSpec spec;
+    const std::unique_ptr<Objective> objective;
+    const Completions completions;
+    GenerationRehearsal generation;
+  };
+  std::optional<Evaluation> evaluation_;
   std::optional<PhaseScope> phase_;
 };
 
@@ -276,49 +322,6 @@ void set_cost(const WorkCount& work, v1::StepCost& cost) {
 // scratch rises and falls with the size of a matrix. Of a large model it is too little.
 bool is_uneven(const CpuScratchScope& scratch, const MemoryLedger& ledger) {
   return scratch.largest_product() * kUnevenShare > ledger.snapshot().peak_bytes;
-}
-
-// Ranks that hold the same, and the bytes that they hold of what others do not.
-struct AlikeRanks {
-  RankChoice ranks = {};
-  int64_t bytes = 0;
-};
-
-// Of each shard, what an optimizer in 8 bits keeps of small parameters: it leaves them wide.
-std::vector<int64_t> bytes_of_shards(const v1::JobSpec& spec, const ModelConfig& config,
-                                     int num_shards) {
-  std::vector<int64_t> bytes(static_cast<size_t>(num_shards));
-  constexpr int64_t kBytes = 2 * sizeof(float);
-  std::vector<FlatLayout> layouts = trainable_layouts(*make_layers(spec, config), num_shards);
-  if (value_model_of_job(spec)) {
-    const auto model = make_value_layers(spec, config);
-    for (FlatLayout& layout : trainable_layouts(*model, num_shards, ModelRole::kValue))
-      layouts.push_back(std::move(layout));
-  }
-  for (const FlatLayout& layout : layouts) {
-    for (int shard = 0; shard < num_shards; ++shard)
-      bytes[shard] += kBytes * num_small_elements(layout, shard);
-  }
-  return bytes;
-}
-
-// Shards are of one size, but for small parameters; ranks that share a stream have other labels of
-// it, and see other keys. Those that hold most come last.
-std::vector<AlikeRanks> alike_ranks(const v1::JobSpec& spec, const ModelConfig& config) {
-  const MeshShape mesh = mesh_shape(spec.parallelism());
-  const int num_shards = mesh.dp_shard * mesh.cp;
-  std::vector<AlikeRanks> alike;
-  if (spec.memory().optimizer_state_dtype() != "int8" || num_shards == 1) {
-    for (int part = 0; part < mesh.cp; ++part) alike.push_back({{.context_rank = part}});
-    return alike;
-  }
-  const std::vector<int64_t> bytes_of_shard = bytes_of_shards(spec, config, num_shards);
-  std::map<std::pair<int64_t, int>, std::vector<int>> data_ranks;  // by bytes and context rank
-  for (int rank = 0; rank < mesh.size(); ++rank)
-    data_ranks[{bytes_of_shard[rank % num_shards], rank % mesh.cp}].push_back(rank / mesh.cp);
-  for (auto& [key, ranks] : data_ranks)
-    alike.push_back({{std::move(ranks), key.second}, key.first});
-  return alike;
 }
 
 // The rehearsals of a job: of one rank for each group of alike ranks that may have the peak.
@@ -413,7 +416,10 @@ class RankRehearsals {
     const Mesh mesh = make_mesh(spec_, rank, options_);
     const CpuScratchScope scratch;
     rehearse_scoring(spec_, config_, data_, mesh);
-    Rehearsed job(spec_, config_, mesh, data_.rollouts(spec_, config_),
+    Rehearsed job(spec_, config_, mesh, data_.rollouts(spec_, /*held_out=*/false, config_),
+                  spec::evaluates_completions(spec_)
+                      ? data_.rollouts(spec_, /*held_out=*/true, config_)
+                      : nullptr,
                   heaviest.microbatches_per_step);
     result.set_rank(rank);
     const ParameterCounts parameters = job.parameters();
@@ -423,6 +429,7 @@ class RankRehearsals {
     result.set_assumes_full_rows(heaviest.assumes_full_rows);
     job.step(heavy);
     set_cost(job.step(heavy), *result.mutable_cost());
+    if (const auto cost = job.generation_cost()) set_cost(*cost, *result.mutable_generation_cost());
     for (const HeavyStep& other : heaviest.steps | std::views::drop(1)) job.step(other);
     if (is_uneven(scratch, ledger_)) {
       for (const HeavyStep& other : heaviest.next) job.step(other);
@@ -452,32 +459,10 @@ class RankRehearsals {
   MemoryLedger& ledger_ = MemoryLedger::install_meta();
 };
 
-v1::Rehearsal rehearse_with_weights(v1::JobSpec spec, const char* weights, RehearsalData& data,
-                                    const RehearsalOptions& options) {
-  spec.mutable_generation()->set_weights(weights);
-  return rehearse(spec, data, options);
-}
-
-bool fits(const v1::Rehearsal& rehearsal, const v1::JobSpec& spec) {
-  if (!spec.resources().has_device_memory()) return true;
-  return rehearsal.peak_bytes() <=
-         spec::parse_device_memory(spec.resources().device_memory()).value();
-}
-
 }  // namespace
 
-bool gather_fits(const v1::JobSpec& spec, RehearsalData& data, const RehearsalOptions& options) {
-  return !spec.resources().has_device_memory() ||
-         fits(rehearse_with_weights(spec, "gather", data, options), spec);
-}
-
-v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
-                       const RehearsalOptions& options) {
-  if (spec::makes_completions(spec) && spec.generation().weights() == "auto") {
-    v1::Rehearsal gathered = rehearse_with_weights(spec, "gather", data, options);
-    if (fits(gathered, spec) || spec.parallelism().num_processes() == 1) return gathered;
-    return rehearse_with_weights(spec, "layerwise", data, options);
-  }
+v1::Rehearsal rehearse_decided(const v1::JobSpec& spec, RehearsalData& data,
+                               const RehearsalOptions& options) {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   MemoryLedger::install_meta();
@@ -486,6 +471,15 @@ v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
   const c10::AutoGradMode with_grad(true);
   const OwnerScope scope(Owner::kOther);
   return RankRehearsals(spec, data, options).run();
+}
+
+v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
+                       const RehearsalOptions& options) {
+  if (!spec::makes_completions(spec)) return rehearse_decided(spec, data, options);
+  const GenerationChoice choice = choose_generation(spec, data, options);
+  const bool is_cut =
+      choice.spec.generation().kv_cache_memory() != spec.generation().kv_cache_memory();
+  return is_cut ? rehearse_decided(choice.spec, data, options) : choice.rehearsal;
 }
 
 }  // namespace tessera

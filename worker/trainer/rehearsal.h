@@ -27,8 +27,8 @@ struct RehearsalOptions {
 v1::Rehearsal rehearse(const v1::JobSpec& spec, RehearsalData& data,
                        const RehearsalOptions& options = {});
 
-// What decides generation.weights auto: whether the job fits resources.device_memory with gather.
-// Without that bound it does.
-bool gather_fits(const v1::JobSpec& spec, RehearsalData& data, const RehearsalOptions& options);
+// The same of a job that leaves nothing to it: see generation_choice.h.
+v1::Rehearsal rehearse_decided(const v1::JobSpec& spec, RehearsalData& data,
+                               const RehearsalOptions& options);
 
 }  // namespace tessera

@@ -297,6 +297,8 @@ std::string key_of_rows(const v1::JobSpec& spec, bool held_out) {
     *key.mutable_training()->mutable_accelerator_config() = spec.training().accelerator_config();
     key.mutable_training()->set_gradient_accumulation_steps(
         spec.training().gradient_accumulation_steps());
+    key.mutable_training()->set_per_device_eval_batch_size(
+        spec.training().per_device_eval_batch_size());
   }
   return std::to_string(held_out) + key.SerializeAsString();
 }
@@ -367,8 +369,9 @@ const RowSizes* RehearsalData::rows_of(const v1::JobSpec& spec, bool held_out,
   return rows_.emplace(key, std::move(rows)).first->second.get();
 }
 
-const RolloutDataset* RehearsalData::rollouts(const v1::JobSpec& spec, const ModelConfig& config) {
-  const RowSizes* rows = rows_of(spec, /*held_out=*/false, config);
+const RolloutDataset* RehearsalData::rollouts(const v1::JobSpec& spec, bool held_out,
+                                              const ModelConfig& config) {
+  const RowSizes* rows = rows_of(spec, held_out, config);
   return rows == nullptr ? nullptr : rows->rollouts();
 }
 

@@ -102,8 +102,8 @@ class RehearsalData {
   const HeaviestMicrobatches& held_out(const v1::JobSpec& spec, const ModelConfig& config,
                                        const RankChoice& among = {});
 
-  // The training documents, where they are rollouts that can be read; else null.
-  const RolloutDataset* rollouts(const v1::JobSpec& spec, const ModelConfig& config);
+  // The training, or the held-out, documents, where they are rollouts that can be read; else null.
+  const RolloutDataset* rollouts(const v1::JobSpec& spec, bool held_out, const ModelConfig& config);
 
  private:
   // Null where they cannot be read.

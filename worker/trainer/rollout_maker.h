@@ -1,5 +1,6 @@
-// Makes the completions that a step trains on, before it: prompts in TRL's order, completions of
-// all ranks, and their rewards.
+// Makes the completions that steps train on: prompts in TRL's order, completions of all ranks, and
+// their rewards. Before the step that needs them, or with generation.async before the steps that
+// train on those before them; then they are judged meanwhile.
 #pragma once
 
 #include <chrono>
@@ -14,75 +15,75 @@
 #include "worker/data/live_rollouts.h"
 #include "worker/data/prompt_order.h"
 #include "worker/data/prompt_records.h"
-#include "worker/data/tokenizer.h"
-#include "worker/rewards/judge.h"
 #include "worker/trainer/completion_maker.h"
-#include "worker/trainer/patience.h"
+#include "worker/trainer/generation_maker.h"
 #include "worker/trainer/reporter.h"
+#include "worker/trainer/rollout_judge.h"
 #include "worker/trainer/rollout_recorder.h"
 
 namespace tessera {
 
+// Those of an epoch that a step takes.
+struct StepRows {
+  int64_t epoch = 0, begin = 0, end = 0;
+};
+
 class RolloutMaker {
  public:
   struct Parts {
-    const v1::TrainerInput& input;
+    const v1::JobSpec& spec;  // generation.weights is decided
     LiveRollouts& rollouts;
-    TrainableModel& policy;
+    const Tokenizer& tokenizer;
+    CompletionMaker& policy;
+    CompletionMaker* teacher = nullptr;  // where it writes documents
+    RolloutJudge* judge = nullptr;       // null: nobody does
     const Mesh& mesh;
-    at::Device device;
     Reporter& reporter;
     // Told what begins.
     std::function<void(Phase)> on_phase;
-    // How long judging took, of that phase.
+    // How long a step waited for rewards, of that phase.
     std::function<void(std::chrono::steady_clock::duration)> on_judged;
   };
-  // All of them outlive this. Throws UserError: a judge, or the engine, that cannot be made.
+  // All of them outlive this. Throws UserError: records that cannot be read.
   explicit RolloutMaker(const Parts& parts);
 
-  // After this, rows [begin, end) of the epoch are there: what is missing is made with the policy
-  // as it is, and generations before them are dropped. `step`: steps taken. Collective. Throws
-  // UserError: a reward that is needed and not given.
-  void prepare(int64_t epoch, int64_t begin, int64_t end, int step);
+  // After this, the rows are there: what is missing was made ahead, or is made with the policy as
+  // it is; generations before them are dropped. `next`: of the first step that needs others, which
+  // are then made ahead, too; absent: nothing is. `step`: steps taken. Collective. Throws
+  // UserError: a reward that is needed and not given; NonFiniteLogits.
+  void prepare(const StepRows& rows, const std::optional<StepRows>& next, int step);
 
-  // The generation that the state is in the middle of, if it is in one.
+  // Optimizer steps that a policy which took `step` is ahead of the one that made the rows.
+  // Requires that they are there.
+  double staleness(const StepRows& rows, int step) const;
+
+  // The generation that the state is in the middle of, if it is in one, and those made ahead.
   void save(v1::CheckpointState& state) const;
-  // Takes it up. To be called before the first prepare(), with the cursor to go on from. Throws
-  // UserError: it is none of this job.
-  void resume(const v1::CheckpointState& state, int64_t epoch, int64_t row, bool goes_on);
+  // Takes them up. To be called before the first prepare(), with the cursor to go on from, and
+  // `next` as that of prepare(), of the steps from there on. Throws UserError: they are none of
+  // this job.
+  void resume(const v1::CheckpointState& state, int64_t epoch, int64_t row,
+              const std::optional<StepRows>& next, bool goes_on);
 
  private:
-  struct Missing {
-    int64_t number = 0;
-    std::vector<int64_t> prompts;  // of the dataset, in the order of the generation
-    int64_t first_prompt = 0;      // place of the first of them in the epoch
-  };
-
-  Missing missing_generation(int64_t number) const;
-  std::vector<Rollout> make(const std::vector<Missing>& missing);
-  std::vector<Rollout> rollouts_of(const std::vector<Missing>& missing);
-  void judge(const std::vector<Missing>& missing, std::vector<Rollout>& rollouts);
-  std::vector<float> scores(const std::vector<Missing>& missing,
-                            const std::vector<Rollout>& rollouts);
-  void put(int64_t number, std::vector<Rollout> rollouts);
-  void record(int64_t number, const std::vector<Rollout>& rollouts) const;
+  GenerationNumbers missing_of(const StepRows& rows) const;
+  CompletionMaker* maker_of(int64_t epoch, int64_t number) const;
   std::string text_of(std::span<const int32_t> tokens, bool is_prompt) const;
-  void still_judging();
+  MadeGenerations make(const GenerationNumbers& of);
+  void put(MadeGenerations made);
+  void put_generation(int64_t number, std::vector<Rollout> rollouts);
+  void record(int64_t number, const std::vector<Rollout>& rollouts) const;
+  void begin_recording(int64_t epoch, int64_t number, bool goes_on) const;
+  void resume_ahead(std::string_view lines, const GenerationNumbers& of);
 
   const Parts parts_;
-  const v1::JobSpec spec_;  // the job's, of which generation.weights is decided
-  const Tokenizer tokenizer_;
   const PromptOrder order_;
-  CompletionMaker completions_;
-  Patience patience_;
-  // Of world rank 0; else null.
-  std::unique_ptr<PromptRecords> records_;
-  std::unique_ptr<Judges> judges_;
-  std::optional<RolloutRecorder> recorder_;
-  int64_t epoch_ = -1;  // that the rollouts are of
+  const std::unique_ptr<PromptRecords> records_;  // of world rank 0; else null
+  GenerationMaker maker_;
+  std::optional<RolloutRecorder> recorder_;  // likewise
+  std::optional<MadeGenerations> ahead_;     // of later steps
+  int64_t epoch_ = -1;                       // that the rollouts are of
   int step_ = 0;
-  bool has_warned_ = false;
-  std::chrono::steady_clock::time_point last_sign_{};
 };
 
 }  // namespace tessera

@@ -149,7 +149,8 @@ void RolloutPass::save(v1::CheckpointState& state) const {
 
 void RolloutPass::resume(const v1::CheckpointState& state, int64_t epoch, int64_t row) {
   const Begin begin = begin_of(epoch, row);
-  if (!state.has_generation() || state.generation().row() != begin.row) return;
+  // At its first row nothing was computed of it yet.
+  if (!state.has_generation() || state.generation().row() != begin.row || row == begin.row) return;
   const v1::GenerationScores& saved = state.generation();
   GenerationScores scores{.old_logprobs = from_bytes(saved.old_logprobs()),
                           .reference_logprobs = from_bytes(saved.reference_logprobs()),

@@ -19,19 +19,21 @@ constexpr int64_t kRowsBetweenReports = 1 << 12;
 // What rows are read, or made in training, of which the sizes count.
 std::unique_ptr<Dataset> documents_of(const v1::JobSpec& spec, bool held_out,
                                       const ModelConfig& config, const Reports& reports) {
-  if (held_out || !spec::makes_completions(spec))
+  if (!spec::makes_completions(spec, held_out))
     return read_documents(spec, held_out, config.vocab_size, reports);
   return std::make_unique<LongestRollouts>(
-      dataset_options(spec, /*held_out=*/false, config.vocab_size),
-      *read_prompts(spec, config.vocab_size, reports));
+      dataset_options(spec, held_out, config.vocab_size),
+      *read_prompts(spec, held_out, config.vocab_size, reports));
 }
 
-// Of a step.
-std::unique_ptr<Dataset> full_prompts(const v1::JobSpec& spec, const ModelConfig& config) {
+// Of a step, or of a microbatch of an evaluation.
+std::unique_ptr<Dataset> full_prompts(const v1::JobSpec& spec, bool held_out,
+                                      const ModelConfig& config) {
   const int64_t room = config.rope.max_positions - spec::longest_completion(spec.method());
-  return std::make_unique<LongestRollouts>(
-      dataset_options(spec, /*held_out=*/false, config.vocab_size),
-      generation_work(spec, /*longest_prompt=*/1).num_prompts, std::max<int64_t>(1, room));
+  const GenerationWork work =
+      generation_work(held_out ? spec::evaluation_job(spec) : spec, /*longest_prompt=*/1);
+  return std::make_unique<LongestRollouts>(dataset_options(spec, held_out, config.vocab_size),
+                                           work.num_prompts, std::max<int64_t>(1, room));
 }
 
 }  // namespace
@@ -58,8 +60,8 @@ std::unique_ptr<RowSizes> read_row_sizes(const v1::JobSpec& spec, bool held_out,
   } catch (const std::system_error&) {
     // Likewise: a run may see the files where this does not.
   }
-  if (held_out || !spec::makes_completions(spec)) return nullptr;
-  return std::make_unique<RowSizes>(full_prompts(spec, config), Reports());
+  if (!spec::makes_completions(spec, held_out)) return nullptr;
+  return std::make_unique<RowSizes>(full_prompts(spec, held_out, config), Reports());
 }
 
 }  // namespace tessera

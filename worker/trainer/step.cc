@@ -129,6 +129,7 @@ std::vector<MicrobatchSums> evaluate_microbatches(const EvaluationParts& parts, 
   MetricSumsList sums(parts.objective);
   for (int64_t i = 0; i < count; ++i) {
     const Batch batch = to_device(batch_of(i), parts.device);
+    share.num_labels = share.num_microbatch_labels = parts.num_labels(i);
     sums.add(parts.objective.run(models, batch, share));
   }
   parts.trainable.finish_backward();

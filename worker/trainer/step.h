@@ -102,6 +102,8 @@ struct EvaluationParts {
   Collectives& ranks;
   at::Device device;
   FrozenModels frozen = {};
+  // Of a microbatch, over all ranks.
+  std::function<int64_t(int64_t index)> num_labels = [](int64_t) { return 1; };
 };
 // Forward passes of `count` held-out microbatches, of which `batch_of` gives this rank's parts.
 // Returns their sums over ranks. Collective.

@@ -6,12 +6,22 @@
 
 #include "proto/spec/online_relations.h"
 #include "worker/errors.h"
+#include "worker/generate/sampler.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/stored_weights.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/value_model.h"
 
 namespace tessera {
+namespace {
+
+std::string rate_text(const v1::JobSpec& spec) {
+  char rate[32];  // not std::to_string, to which 1e-8 is zero
+  std::snprintf(rate, sizeof rate, "%g", spec.training().learning_rate());
+  return std::string(" with training.learning_rate = ") + rate;
+}
+
+}  // namespace
 
 Trainer::Trainer(const v1::TrainerInput& input, const Mesh& mesh, at::Device device,
                  EventWriter& events, MemoryLedger& ledger, CommandReader& commands)
@@ -43,25 +53,12 @@ Trainer::Trainer(const v1::TrainerInput& input, const Mesh& mesh, at::Device dev
   read_data();
   build_models();
   loader_ = std::make_unique<Loader>(*train_data_, loader_options_of(/*held_out=*/false));
-  if (eval_data_ != nullptr) {
-    evaluator_.emplace(*eval_data_, loader_options_of(/*held_out=*/true), *objective_, mesh_,
-                       share_, device_);
-  }
   if (objective_->online() != nullptr) {
     rollouts_.emplace(RolloutPass::Parts{*train_data_->rollouts(), *loader_, *objective_->online(),
                                          mesh_, share_, device_});
   }
-  if (live_ != nullptr) {
-    maker_.emplace(
-        RolloutMaker::Parts{.input = input_,
-                            .rollouts = *live_,
-                            .policy = trainable_,
-                            .mesh = mesh_,
-                            .device = device_,
-                            .reporter = reporter_,
-                            .on_phase = [this](Phase phase) { enter(phase); },
-                            .on_judged = [this](auto duration) { timer_.add_judging(duration); }});
-  }
+  make_completions();
+  make_evaluator();
   epochs_.emplace(*loader_, spec::step_plan(spec_).num_microbatches);
   optimizer_ = make_optimizer(spec_, trained(), mesh_.shard.rank());
   step_.emplace(
@@ -69,16 +66,47 @@ Trainer::Trainer(const v1::TrainerInput& input, const Mesh& mesh, at::Device dev
       [this](Phase phase) { enter(phase); });
 }
 
-void Trainer::read_data() {
-  if (spec::makes_completions(spec_)) {
-    auto prompts = read_prompts(spec_, config_.vocab_size, reporter_.data());
-    live_ = prompts.get();
-    train_data_ = std::move(prompts);
-  } else {
-    train_data_ = read_documents(spec_, /*held_out=*/false, config_.vocab_size, reporter_.data());
+// `live`: set where it is made here.
+std::unique_ptr<Dataset> Trainer::read_data(bool held_out, LiveRollouts*& live) {
+  if (!spec::makes_completions(spec_, held_out))
+    return read_documents(spec_, held_out, config_.vocab_size, reporter_.data());
+  auto prompts = read_prompts(spec_, held_out, config_.vocab_size, reporter_.data());
+  live = prompts.get();
+  return prompts;
+}
+
+void Trainer::make_completions() {
+  if (live_ == nullptr) return;
+  maker_.emplace(
+      LiveCompletions::Parts{.input = input_,
+                             .training = *live_,
+                             .held_out = held_out_,
+                             .policy = trainable_,
+                             .teacher = teacher_.get(),
+                             .reward_models = reward_models_.get(),
+                             .mesh = mesh_,
+                             .device = device_,
+                             .reporter = reporter_,
+                             .on_phase = [this](Phase phase) { enter(phase); },
+                             .on_judged = [this](auto duration) { timer_.add_judging(duration); }});
+}
+
+void Trainer::make_evaluator() {
+  if (eval_data_ == nullptr) return;
+  const LoaderOptions options = loader_options_of(/*held_out=*/true);
+  if (held_out_ == nullptr) {
+    evaluator_.emplace(*eval_data_, options, *objective_, mesh_, share_, device_);
+    return;
   }
-  if (!spec_.data().eval().empty())
-    eval_data_ = read_documents(spec_, /*held_out=*/true, config_.vocab_size, reporter_.data());
+  eval_spec_ = spec::evaluation_job(spec_);
+  eval_objective_ = make_objective(eval_spec_, mesh_.data);
+  evaluator_.emplace(*eval_data_, options, *eval_objective_, mesh_, share_, device_,
+                     [this](int step) { maker_->make_held_out(step); });
+}
+
+void Trainer::read_data() {
+  train_data_ = read_data(/*held_out=*/false, live_);
+  if (!spec_.data().eval().empty()) eval_data_ = read_data(/*held_out=*/true, held_out_);
   reporter_.progress("load", 0);
   if (!reference_options_.is_precomputed) return;
   scores_.emplace(spec_, config_, mesh_, share_, device_, reporter_);
@@ -104,6 +132,9 @@ void Trainer::build_models() {
     if (*other != nullptr) share_.share_with((*other)->model->config());
   }
   if (reference_options_.sync_steps > 0) checkpointing_.also_keep(*reference_);
+  if (!RewardModels::any(spec_)) return;
+  reward_models_ = std::make_unique<RewardModels>(spec_, mesh_, device_);
+  reward_models_->load(spec_);
 }
 
 void Trainer::load_policy() {
@@ -153,13 +184,19 @@ void Trainer::resume() {
   }
   // The epoch begins anew.
   if (cursor.epoch != state_.epoch() || cursor.row != state_.row()) state_.clear_generation();
-  if (maker_) maker_->resume(state_, cursor.epoch, cursor.row, goes_on());
+  total_steps_ = epochs_->total_steps(spec_.training(), state_.step(), cursor);
+  if (maker_) {
+    const bool is_begun = state_.has_generation() && state_.generation().row() != cursor.row;
+    const int64_t next = live_->number_of(cursor.row);
+    const Made last{cursor.epoch, is_begun ? next : next - 1};
+    const auto ahead = rows_ahead(cursor, state_.step(), last);
+    maker_->training().resume(state_, cursor.epoch, cursor.row, ahead, goes_on());
+  }
   if (rollouts_) rollouts_->resume(state_, cursor.epoch, cursor.row);
   state_.set_epoch(cursor.epoch);
   state_.set_row(cursor.row);
   state_.set_num_rows(loader_->num_rows());
   state_.set_shuffle(loader_->shuffles());
-  total_steps_ = epochs_->total_steps(spec_.training(), state_.step(), cursor);
   schedule_.emplace(spec_.training(), total_steps_);
   cadence_.emplace(spec_.training(), total_steps_);
 }
@@ -170,6 +207,14 @@ bool Trainer::goes_on() const {
 }
 
 v1::Finished Trainer::run() {
+  try {
+    return train();
+  } catch (const NonFiniteLogits&) {
+    refuse_weights();
+  }
+}
+
+v1::Finished Trainer::train() {
   const v1::Training& training = spec_.training();
   resume();
   bool ends = false, stopped = false;
@@ -214,7 +259,7 @@ bool Trainer::follow_up(const Due& due) {
 
 void Trainer::save() {
   if (rollouts_) rollouts_->save(state_);
-  if (maker_) maker_->save(state_);
+  if (maker_) maker_->training().save(state_);
   checkpointing_.save(state_, trained(), *optimizer_);
   state_.clear_generation();
 }
@@ -250,11 +295,7 @@ void Trainer::log() {
 Trainer::StepData Trainer::next_step_data() {
   StepData data;
   const int64_t count = epochs_->microbatches_of_step(state_.row());
-  if (maker_) {
-    const int64_t end = std::min(row_of(count), loader_->num_rows());
-    maker_->prepare(state_.epoch(), state_.row(), end, state_.step());
-    timer_.enter(Phase::kData);
-  }
+  if (maker_) prepare_completions(count);
   for (int64_t i = 0; i < count; ++i) {
     data.microbatches.num_labels.push_back(loader_->num_labels(state_.epoch(), row_of(i)));
     data.num_tokens += loader_->num_tokens(state_.epoch(), row_of(i));
@@ -265,6 +306,38 @@ Trainer::StepData Trainer::next_step_data() {
   data.microbatches.batch = [this](int64_t i) { return microbatch(i); };
   data.microbatches.before_update = [this] { checkpointing_.before_update(); };
   return data;
+}
+
+// Those of the step that begins there.
+StepRows Trainer::rows_at(const Cursor& cursor) const {
+  const int64_t count = epochs_->microbatches_of_step(cursor.row);
+  const int64_t end = cursor.row + count * loader_->microbatch_rows();
+  return {cursor.epoch, cursor.row, std::min(end, loader_->num_rows())};
+}
+
+// Those of the first step from the cursor on, up to which `step` were taken, that needs completions
+// after the last ones made; none where training ends before.
+std::optional<StepRows> Trainer::rows_ahead(Cursor cursor, int64_t step, const Made& last) const {
+  for (; step < total_steps_; ++step) {
+    const StepRows rows = rows_at(cursor);
+    if (rows.epoch != last.epoch || live_->number_of(rows.end - 1) > last.number) return rows;
+    cursor = epochs_->after(cursor, epochs_->microbatches_of_step(cursor.row));
+  }
+  return std::nullopt;
+}
+
+void Trainer::prepare_completions(int64_t num_microbatches) {
+  const Cursor cursor{state_.epoch(), state_.row()};
+  const StepRows rows = rows_at(cursor);
+  std::optional<StepRows> next;
+  if (spec_.generation().async()) {
+    next = rows_ahead(epochs_->after(cursor, num_microbatches), state_.step() + 1,
+                      {cursor.epoch, live_->number_of(rows.end - 1)});
+  }
+  maker_->prepare(rows, next, state_.step());
+  add_metric(*state_.mutable_window(), "sampling/staleness",
+             maker_->training().staleness(rows, state_.step()));
+  timer_.enter(Phase::kData);
 }
 
 // This rank's part of the step's microbatch `index`.
@@ -357,13 +430,24 @@ double Trainer::epoch() const { return epochs_->progress({state_.epoch(), state_
 
 void Trainer::check_finite(double value, const char* what) const {
   if (std::isfinite(value)) return;
-  char rate[32];  // not std::to_string, to which 1e-8 is zero
-  std::snprintf(rate, sizeof rate, "%g", spec_.training().learning_rate());
   throw UserError("training.learning_rate",
                   std::string("the ") + what + " is " + (std::isnan(value) ? "nan" : "infinite") +
-                      " at step " + std::to_string(state_.step() + 1) +
-                      " with training.learning_rate = " + rate +
+                      " at step " + std::to_string(state_.step() + 1) + rate_text(spec_) +
                       "; lower the rate, or check the weights and the data");
+}
+
+// No completion can be made with them.
+void Trainer::refuse_weights() const {
+  if (state_.step() == 0) {
+    throw UserError("model.path", "model.path is " + spec_.model().path() +
+                                      ", whose logits are not finite in " + spec_.model().dtype() +
+                                      ": no completion can be made with these weights");
+  }
+  throw UserError("training.learning_rate",
+                  "the model's logits are not finite after step " + std::to_string(state_.step()) +
+                      rate_text(spec_) +
+                      ": its weights have diverged, and no completion can be made with them; lower "
+                      "the rate or training.max_grad_norm, and go on from an earlier checkpoint");
 }
 
 }  // namespace tessera

@@ -23,11 +23,12 @@
 #include "worker/trainer/evaluation.h"
 #include "worker/trainer/events.h"
 #include "worker/trainer/frozen.h"
+#include "worker/trainer/live_completions.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reference_pass.h"
 #include "worker/trainer/reporter.h"
-#include "worker/trainer/rollout_maker.h"
+#include "worker/trainer/reward_models.h"
 #include "worker/trainer/rollout_pass.h"
 #include "worker/trainer/step.h"
 #include "worker/trainer/step_timer.h"
@@ -44,8 +45,8 @@ class Trainer {
           MemoryLedger& ledger, CommandReader& commands);
 
   // Trains to the end, from the job's last checkpoint where this is not its first attempt. Returns
-  // the Finished event. Throws UserError (a loss that is not finite), NetworkError,
-  // std::system_error.
+  // the Finished event. Throws UserError (a loss, or logits of completions, that are not finite),
+  // NetworkError, std::system_error.
   v1::Finished run();
 
  private:
@@ -65,6 +66,9 @@ class Trainer {
   };
 
   void read_data();
+  std::unique_ptr<Dataset> read_data(bool held_out, LiveRollouts*& live);
+  void make_evaluator();
+  void make_completions();
   void build_models();
   void load_policy();
   void build_value();
@@ -78,6 +82,13 @@ class Trainer {
   Batch microbatch(int64_t index);
   int64_t row_of(int64_t index) const;
   StepData next_step_data();
+  void prepare_completions(int64_t num_microbatches);
+  StepRows rows_at(const Cursor& cursor) const;
+  // A generation of an epoch.
+  struct Made {
+    int64_t epoch = 0, number = 0;
+  };
+  std::optional<StepRows> rows_ahead(Cursor cursor, int64_t step, const Made& last) const;
   StepEnd train_step();
   void enter(Phase phase);
   Reduced reduce(const MetricSumsList& sums);
@@ -89,7 +100,9 @@ class Trainer {
   void log();
   v1::EvalMetrics evaluate();
   bool take_evaluation(const v1::EvalMetrics& metrics, bool& is_best);
+  v1::Finished train();
   void check_finite(double value, const char* what) const;
+  [[noreturn]] void refuse_weights() const;
 
   const v1::TrainerInput& input_;
   const v1::JobSpec& spec_;
@@ -104,8 +117,13 @@ class Trainer {
   ModelConfig config_;
   StreamShare share_;
   std::unique_ptr<Objective> objective_;
+  // Of an evaluation whose completions are made: then others are made at once.
+  v1::JobSpec eval_spec_;
+  std::unique_ptr<Objective> eval_objective_;
   std::unique_ptr<Dataset> train_data_, eval_data_;  // the latter null where there is none
-  LiveRollouts* live_ = nullptr;                     // the former, where its rows are made here
+  // Those, where their rows are made here.
+  LiveRollouts* live_ = nullptr;
+  LiveRollouts* held_out_ = nullptr;
   std::unique_ptr<Loader> loader_;
   std::optional<Epochs> epochs_;
   std::optional<Evaluator> evaluator_;
@@ -113,6 +131,7 @@ class Trainer {
   std::unique_ptr<TrainableModel> value_;  // trained beside it; null where there is none
   const ReferenceOptions reference_options_;
   std::unique_ptr<TrainableModel> reference_, teacher_;  // null where they are not in memory
+  std::unique_ptr<RewardModels> reward_models_;          // null where no model judges
   std::unique_ptr<AdamW> optimizer_;
   std::optional<TrainStep> step_;
   const int64_t steps_of_rate_;  // for so many steps the learning rate is that of the first
@@ -120,9 +139,9 @@ class Trainer {
   std::optional<Schedule> schedule_;
   std::optional<Cadence> cadence_;
   BestMetric best_metric_;
-  std::optional<RolloutMaker> maker_;    // of completions that are made here
-  std::optional<RolloutPass> rollouts_;  // of completions that are compared
-  std::optional<ReferencePass> scores_;  // where the reference's are computed beforehand
+  std::optional<LiveCompletions> maker_;  // of completions that are made here
+  std::optional<RolloutPass> rollouts_;   // of completions that are compared
+  std::optional<ReferencePass> scores_;   // where the reference's are computed beforehand
   // What a checkpoint holds: steps taken, the data cursor, sums that span steps.
   v1::CheckpointState state_;
   v1::StepMetrics last_step_;  // all but the means over the window

@@ -20,13 +20,6 @@ ModelConfig value_config(const v1::JobSpec& spec, const ModelSource& source,
   return config;
 }
 
-// Of the job, what is the value model's, too.
-v1::JobSpec without_adapters(const v1::JobSpec& spec) {
-  v1::JobSpec whole = spec;
-  whole.clear_peft();
-  return whole;
-}
-
 }  // namespace
 
 std::optional<ModelSource> value_model_of_job(const v1::JobSpec& spec) {

@@ -227,10 +227,30 @@ TEST_F(AgentTest, RenewsTheLeaseWhileConnectedOnly) {
   // The stream's end may still be on its way: it has come when the agent says so.
   ASSERT_TRUE(await_log("no coordinator at"));
   ASSERT_EQ(::utimensat(AT_FDCWD, lease.c_str(), past, 0), 0);
-  ::usleep(1'300'000);  // Longer than the interval: it would have been renewed.
+  ::usleep(300'000);  // Longer than a heartbeat: it would have been renewed.
   EXPECT_FALSE(renewed());
   coordinator_->start();
   EXPECT_TRUE(coordinator_->await(renewed));
+}
+
+TEST_F(AgentTest, RenewsTheLeaseAsOfWhatTheCoordinatorHeard) {
+  start_agent();
+  const v1::RunId run = start_run("hang");
+  ASSERT_GT(await_pid(run), 0);
+  const std::string lease = (run_directory(run) / "lease").string();
+  const auto age = [&] {
+    struct stat info;
+    timespec now;
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    if (::stat(lease.c_str(), &info) != 0) return 1e9;
+    return static_cast<double>(now.tv_sec - info.st_mtim.tv_sec) +
+           1e-9 * static_cast<double>(now.tv_nsec - info.st_mtim.tv_nsec);
+  };
+  coordinator_->be_deaf(true);
+  // The session stays, its heartbeats go out, and still the lease grows old.
+  EXPECT_TRUE(coordinator_->await([&] { return age() > 0.5; }));
+  coordinator_->be_deaf(false);
+  EXPECT_TRUE(coordinator_->await([&] { return age() < 0.3; }));
 }
 
 }  // namespace

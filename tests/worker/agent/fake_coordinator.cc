@@ -36,6 +36,11 @@ void FakeCoordinator::abort_session() {
   changed_.notify_all();
 }
 
+void FakeCoordinator::be_deaf(bool deaf) {
+  std::lock_guard lock(mutex_);
+  deaf_ = deaf;
+}
+
 void FakeCoordinator::hold_acks() {
   std::lock_guard lock(mutex_);
   acks_held_ = true;
@@ -84,7 +89,11 @@ grpc::Status FakeCoordinator::Session(grpc::ServerContext* context, Stream* stre
     std::lock_guard lock(mutex_);
     if (request.has_event_batch()) {
       commit(request.event_batch());
-    } else if (!request.has_heartbeat()) {
+    } else if (request.has_heartbeat()) {
+      v1::SessionResponse answer;
+      answer.mutable_heartbeat_ack()->set_number(request.heartbeat().number());
+      if (!deaf_) stream->Write(answer);
+    } else {
       received_.push_back(request);
     }
     changed_.notify_all();

@@ -40,6 +40,8 @@ class FakeCoordinator : public v1::AgentService::Service {
   void abort_session();
   // Withholds acknowledgements, though batches are committed.
   void hold_acks();
+  // Answers no heartbeats from now on, or does again.
+  void be_deaf(bool deaf);
 
   // Everything received so far but heartbeats and event batches.
   std::vector<v1::SessionRequest> received();
@@ -74,6 +76,7 @@ class FakeCoordinator : public v1::AgentService::Service {
   grpc::ServerContext* context_ = nullptr;
   bool aborted_ = false;
   bool acks_held_ = false;
+  bool deaf_ = false;
   int64_t epoch_ = 0;
   std::vector<v1::SessionRequest> received_;
   std::map<StreamKey, Committed> committed_;

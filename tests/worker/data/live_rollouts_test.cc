@@ -87,7 +87,44 @@ TEST_F(LiveRolloutsTest, NeedsPromptsForAGeneration) {
   }
 }
 
-TEST_F(LiveRolloutsTest, APairNeedsRewards) {
+// As an evaluation may have it.
+TEST_F(LiveRolloutsTest, AGroupMayBeOfOne) {
+  DatasetOptions alone = options(prompts(3));
+  alone.rollouts->num_generations = 1;
+  alone.rollouts->num_passes = 1;
+  alone.rollouts->whole_generations = false;
+  alone.rollouts->compares = true;
+  const auto live = load_prompts(alone);
+  EXPECT_EQ(live->size(), 3);
+  live->put(0, {made(5, 1, "1"), made(6, 0, "2"), made(7, 0, "3")});
+  EXPECT_THAT(live->generation(0).groups, ElementsAre(0, 1, 2));
+}
+
+// GKD's: the data has a completion where no model writes one.
+TEST_F(LiveRolloutsTest, DocumentsMayHaveCompletions) {
+  DatasetOptions documents =
+      options(R"({"input_ids": [4, 5, 6, 7, 8], "completion_mask": [0, 0, 1, 1, 1]})"
+              "\n"
+              R"({"input_ids": [3, 2], "completion_mask": [0, 1]})"
+              "\n");
+  documents.examples.kind = RecordKind::kGkd;
+  documents.rollouts = {
+      .generation_rows = 2, .is_live = true, .has_documents = true, .max_completion_length = 2};
+  const auto live = load_prompts(documents);
+  EXPECT_EQ(live->longest_prompt(), 2);
+  EXPECT_THAT(live->prompt(0), ElementsAre(4, 5));
+  live->put(0, {live->document(0), {.prompt = {3}, .completion = {9, 9}}});
+  EXPECT_THAT(live->row(0).tokens, ElementsAre(4, 5, 6, 7, 8));
+  EXPECT_THAT(live->row(0).loss_mask, ElementsAre(0, 0, 1, 1, 1));
+  EXPECT_EQ(live->num_labels(0), 3);
+  EXPECT_THAT(live->row(1).tokens, ElementsAre(3, 9, 9));
+  // The longest prompt may have the longest completion, the data's or a model's.
+  const LongestRollouts longest(documents, *live);
+  EXPECT_EQ(longest.num_tokens(0), 2 + 3);
+  EXPECT_EQ(longest.num_tokens(1), 1 + 2);
+}
+
+TEST_F(LiveRolloutsTest, PairsHaveRewardsWhereTheMethodNeedsEach) {
   DatasetOptions pairs = options(prompts(4));
   pairs.rollouts->pairs = true;
   pairs.rollouts->num_generations = 1;
@@ -99,7 +136,9 @@ TEST_F(LiveRolloutsTest, APairNeedsRewards) {
   live->put(0, all);
   EXPECT_THAT(live->row(1).tokens, ElementsAre(1, 3, 9, 1, 2, 9));
   all[5].rewards = {std::numeric_limits<float>::quiet_NaN()};
-  EXPECT_THROW(live->put(0, all), UserError);
+  EXPECT_NO_THROW(live->put(0, all)) << "nothing is learnt of that pair";
+  pairs.rollouts->needs_each_reward = true;
+  EXPECT_THROW(load_prompts(pairs)->put(0, all), UserError);
 }
 
 TEST_F(LiveRolloutsTest, PromptsAreTextOrConversations) {

@@ -125,6 +125,14 @@ class PythonServers(unittest.TestCase):
         self.addCleanup(judge.end)
         return judge
 
+    def test_integers_are_exact(self):
+        server = self.serve()
+        judge = self.judge(("is-answer", {"address": server.address}))
+        wide = 2**53 + 1
+        for answer in (wide, -wide, 2**64 - 1, 7, 0.5):
+            judge.ask([str(answer), "8"], {"answer": answer, "beside": [wide, 3.0]})
+            self.assertEqual(judge.line(), {"scores": [[1], [0]]})
+
     def test_scores_by_name(self):
         server = self.serve("127.0.0.1:0")
         judge = self.judge(

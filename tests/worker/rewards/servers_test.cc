@@ -135,6 +135,30 @@ TEST_F(Servers, GetTokensAndTextThatIsValid) {
   EXPECT_EQ(asked.record().fields().at("answer").list_value().values(0).string_value(), "é");
 }
 
+TEST_F(Servers, GetIntegersThatAreNoDoublesAsText) {
+  start([](int, auto&, auto& request, auto& response) {
+    return give(response, request.completions_size(), 1);
+  });
+  const char* wide[] = {R"({"n":[{"id":9007199254740993}]})", R"({"n":-9007199254740993})",
+                        R"({"n":18446744073709551615})"};
+  const char* narrow[] = {R"({"n":9007199254740992})", R"({"n":-9007199254740992})",
+                          R"({"n":1e300,"text":"9007199254740993"})"};
+  std::vector<JudgedCompletion> completions;
+  for (const auto& records : {wide, narrow}) {
+    for (int i = 0; i < 3; ++i) completions.push_back({.record = records[i]});
+  }
+  Judges(job(), {.job_id = "job"}, TESSERA_REWARDS).judge(completions, 0);
+  int num_asked = 0;
+  for (const v1::ScoreRequest& request : server_->requests()) {
+    for (const v1::CompletionToJudge& asked : request.completions()) {
+      const bool is_wide = std::ranges::count(wide, asked.record_json()) > 0;
+      EXPECT_EQ(asked.has_record_json(), is_wide) << asked.ShortDebugString();
+      num_asked += is_wide ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(num_asked, 3);
+}
+
 TEST_F(Servers, AbsentScoresAreNotScorable) {
   start([](int, auto&, auto&, auto& response) {
     response.add_scores();
