@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "proto/spec/bytes.h"
+#include "proto/spec/elastic.h"
 #include "proto/spec/method_relations.h"
 #include "proto/spec/online_relations.h"
 #include "proto/spec/reward_relations.h"
@@ -16,11 +17,11 @@ namespace {
 
 using Violations = std::vector<Violation>;
 
-void check_name(const v1::JobSpec& spec, Violations& out) {
-  for (const char c : spec.name()) {
+void check_name(const char* field, const std::string& name, Violations& out) {
+  for (const char c : name) {
     if (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.') continue;
-    out.push_back({"name", absl::StrCat("name is \"", spec.name().substr(0, 64),
-                                        "\", must hold only letters, digits, '-', '_' and '.'")});
+    out.push_back({field, absl::StrCat(field, " is \"", name.substr(0, 64),
+                                       "\", must hold only letters, digits, '-', '_' and '.'")});
     return;
   }
 }
@@ -106,6 +107,24 @@ void check_mesh(const v1::Parallelism& mesh, Violations& out) {
                               mesh.cp_size(), " = ", product)});
 }
 
+// Of fewer ranks: with rules kept, their number over cp_size divides what it was.
+void check_elastic(const v1::JobSpec& spec, Violations& out) {
+  const v1::Parallelism& mesh = spec.parallelism();
+  if (!mesh.has_min_num_processes()) return;
+  const int least = mesh.min_num_processes(), most = mesh.num_processes();
+  const char* field = "parallelism.min_num_processes";
+  if (least > most) {
+    out.push_back(
+        {field, absl::StrCat(field, " is ", least,
+                             ", must be at most parallelism.num_processes, which is ", most)});
+  } else if (least < most && out.empty() && process_counts(spec).size() == 1) {
+    out.push_back({field, absl::StrCat(field, " is ", least, ", must leave a smaller number of ",
+                                       "ranks to run with: a multiple of cp_size = ",
+                                       mesh.cp_size(), " that divides ", most,
+                                       ", with which the other fields keep their rules")});
+  }
+}
+
 void check_resources(const v1::Resources& resources, Violations& out) {
   const std::string& memory = resources.device_memory();
   if (!resources.has_device_memory() || parse_device_memory(memory)) return;
@@ -149,7 +168,8 @@ void fill_learning_rate(v1::JobSpec& spec) {
 }
 
 void validate_relations(const v1::JobSpec& spec, Violations& out) {
-  check_name(spec, out);
+  check_name("name", spec.name(), out);
+  check_name("project", spec.project(), out);
   if (spec.has_method()) check_method(spec.method(), out);
   check_method_relations(spec, out);
   check_online_relations(spec, out);
@@ -158,6 +178,7 @@ void validate_relations(const v1::JobSpec& spec, Violations& out) {
   if (spec.has_training()) check_training(spec, out);
   if (spec.has_parallelism()) check_mesh(spec.parallelism(), out);
   if (spec.has_resources()) check_resources(spec.resources(), out);
+  if (spec.has_parallelism()) check_elastic(spec, out);
 }
 
 }  // namespace tessera::spec

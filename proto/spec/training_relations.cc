@@ -69,7 +69,7 @@ void check_min_rate(const v1::Training& training, Violations& out) {
 void check_metric(const v1::JobSpec& spec, Violations& out) {
   const std::string& name = spec.training().metric_for_best_model();
   if (name.empty() || metrics_of(spec.method()).empty()) return;
-  const auto known = evaluation_metrics(spec.method());
+  const auto known = evaluation_metrics(spec);
   if (std::find(known.begin(), known.end(), without_eval_prefix(name)) != known.end()) return;
   out.push_back({"training.metric_for_best_model",
                  absl::StrCat("training.metric_for_best_model is \"", name,

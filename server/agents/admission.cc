@@ -4,8 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/spec/bytes.h"
+#include "proto/spec/elastic.h"
 #include "proto/spec/fields.h"
 #include "proto/spec/rules.h"
 #include "server/agents/device_kinds.h"
@@ -73,23 +76,35 @@ std::optional<v1::Failure> Admission::misfit(const v1::JobSpec& spec) const {
   // A node that is away may hold what the others lack.
   if (ready.empty() || ready.size() < nodes_.all().size()) return std::nullopt;
   const std::string& kind = spec.resources().device();
-  const int wanted = spec.parallelism().num_processes();
-  int present = 0;
+  const std::string model = absl::AsciiStrToLower(spec.resources().device_model());
+  const bool elastic = spec.parallelism().has_min_num_processes();
+  const int wanted = spec::process_counts(spec).back();
+  int of_kind = 0, present = 0;
   for (const NodeView& node : ready) {
-    for (const DeviceView& device : node.devices) present += device.kind == kind;
+    for (const DeviceView& device : node.devices) {
+      if (device.kind != kind) continue;
+      ++of_kind;
+      present += absl::StrContains(absl::AsciiStrToLower(device.model), model);
+    }
   }
   if (wanted <= present) return std::nullopt;
   v1::Failure failure;
   failure.set_kind(v1::Failure::USER);
   failure.set_rank(-1);
-  if (present == 0) {
+  if (of_kind > 0 && present == 0) {
+    failure.set_field("resources.device_model");
+    failure.set_message(absl::StrCat("resources.device_model is \"", model,
+                                     "\", and no connected node has a ", kind,
+                                     " device of such a model"));
+  } else if (present == 0) {
     failure.set_field("resources.device");
     failure.set_message(absl::StrCat("resources.device is \"", kind,
                                      "\", and no connected node has such a device"));
   } else {
-    failure.set_field("parallelism.num_processes");
-    failure.set_message(absl::StrCat("parallelism.num_processes is ", wanted,
+    failure.set_field(elastic ? "parallelism.min_num_processes" : "parallelism.num_processes");
+    failure.set_message(absl::StrCat(failure.field(), " is ", wanted,
                                      ", must be at most the number of ", kind,
+                                     model.empty() ? "" : absl::StrCat(" ", model),
                                      " devices of all nodes, which is ", present));
   }
   return failure;

@@ -18,7 +18,7 @@
 namespace tessera::server {
 namespace {
 
-constexpr size_t kMaxUnfinishedJobs = 10'000;
+constexpr size_t kMaxUnfinishedJobs = 131'072;
 constexpr size_t kMaxPendingProbes = 256;
 constexpr absl::Duration kProfileTimeout = absl::Minutes(10);
 constexpr absl::Duration kGenerateTimeout = absl::Hours(1);
@@ -27,10 +27,9 @@ constexpr size_t kMaxRequestIdLength = 128;
 constexpr int kMaxUnansweredPlans = 10;
 
 // Which job holds each device, by node and index.
-std::map<std::pair<std::string, int>, std::string> holders(const JobTable& jobs) {
+std::map<std::pair<std::string, int>, std::string> holders(const Gangs& gangs) {
   std::map<std::pair<std::string, int>, std::string> held;
-  for (const auto& [number, record] : jobs.all()) {
-    if (!record->has_gang()) continue;
+  for (const auto& [number, record] : gangs.active()) {
     for (const v1::Placement& placement : record->job().placements()) {
       held[{placement.node(), placement.device_index()}] = record->job().id();
     }
@@ -40,6 +39,11 @@ std::map<std::pair<std::string, int>, std::string> holders(const JobTable& jobs)
 
 absl::Status going_away() {
   return error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "tesserad is shutting down");
+}
+
+absl::Status has_ended(const std::string& id) {
+  return error(absl::StatusCode::kFailedPrecondition, "JOB_ENDED",
+               absl::StrCat("job ", id, " has ended"));
 }
 
 absl::Status too_many(const char* reason, size_t limit, const char* what) {
@@ -82,6 +86,8 @@ Control::Control(Store& store, const Clock& clock, ControlOptions options,
       jobs_(store, clock, std::move(random)),
       nodes_(clock, options.lease, after_commit),
       gangs_(jobs_, nodes_, store, clock, options.gang),
+      lifetimes_(jobs_, gangs_, clock),
+      dispatch_(jobs_, nodes_, gangs_, store, clock, options.fair_share_half_life),
       probes_(nodes_, clock),
       admission_(nodes_, probes_, store, options.check_timeout),
       replan_pause_(options.check_timeout / 2) {}
@@ -127,6 +133,9 @@ void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
     return answer(std::move(reply),
                   too_many("TOO_MANY_JOBS", kMaxUnfinishedJobs, "unfinished jobs"));
   }
+  if (absl::Status status = dispatch_.may_queue(spec.project()); !status.ok()) {
+    return answer(std::move(reply), status);
+  }
   if (absl::Status status = can_ask(); !status.ok()) return answer(std::move(reply), status);
   const v1::JobSpec submitted = request.spec();
   admission_.start(
@@ -155,9 +164,15 @@ void Control::accept(const v1::SubmitJobRequest& request, const Admission::Outco
   if (auto before = submitted_before(request); before.ok() || !absl::IsNotFound(before.status())) {
     return answer(std::move(reply), std::move(before));
   }
+  // Others of the project may have come meanwhile.
+  if (absl::Status status = dispatch_.may_queue(outcome.spec.project()); !status.ok()) {
+    return answer(std::move(reply), status);
+  }
   JobRecord& record = jobs_.create(outcome.spec, request.spec(), request.request_id());
   jobs_.log(record, v1::LogLine::INFO, outcome.note);
   note_plan(jobs_, record, outcome);
+  lifetimes_.created(record);
+  dispatch_.submitted(record);
   place_ = true;
   spdlog::info("job {}: submitted, {}", record.job().id(), outcome.note);
   answer(std::move(reply), record.job());
@@ -262,22 +277,48 @@ void Control::replanned(const std::string& job_id, const Admission::Outcome& out
   record->set_replans(record->replans() + 1);
   *record->mutable_job()->mutable_spec() = outcome.spec;
   note_plan(jobs_, *record, outcome);
-  jobs_.transition(*record, v1::Job::QUEUED, outcome.plan->reason());
+  gangs_.requeue(*record, outcome.plan->reason());
   place_ = true;
 }
 
-void Control::cancel(const std::string& id, JobReply reply) {
+void Control::change(const std::string& id, JobReply reply,
+                     absl::AnyInvocable<absl::Status(JobRecord&)> act, const absl::Status& unless) {
   const absl::StatusOr<JobRecord> found = store_.queries().find(id);
   if (!found.ok()) return answer(std::move(reply), found.status());
   JobRecord* record = jobs_.find(found->job().id());
-  if (record == nullptr) return answer(std::move(reply), found->job());
-  gangs_.cancel(*record);
+  if (record == nullptr) {
+    return unless.ok() ? answer(std::move(reply), found->job()) : answer(std::move(reply), unless);
+  }
+  if (absl::Status status = act(*record); !status.ok()) return answer(std::move(reply), status);
   place_ = true;
   answer(std::move(reply), record->job());
 }
 
+void Control::cancel(const std::string& id, JobReply reply) {
+  const auto act = [this](JobRecord& record) {
+    gangs_.cancel(record);
+    return absl::OkStatus();
+  };
+  change(id, std::move(reply), act, absl::OkStatus());
+}
+
+void Control::suspend(const std::string& id, JobReply reply) {
+  const auto act = [this](JobRecord& record) { return lifetimes_.suspend(record); };
+  change(id, std::move(reply), act, has_ended(id));
+}
+
+void Control::resume(const std::string& id, JobReply reply) {
+  const auto act = [this](JobRecord& record) { return lifetimes_.resume(record); };
+  change(id, std::move(reply), act, has_ended(id));
+}
+
+absl::StatusOr<v1::Project> Control::set_project(const v1::Project& project) {
+  place_ = true;
+  return dispatch_.set_project(project);
+}
+
 std::vector<v1::Node> Control::nodes() const {
-  const auto held = holders(jobs_);
+  const auto held = holders(gangs_);
   std::vector<v1::Node> nodes;
   for (const auto& [name, state] : nodes_.all()) {
     v1::Node& node = nodes.emplace_back();
@@ -285,6 +326,7 @@ std::vector<v1::Node> Control::nodes() const {
     node.set_state(state.lost ? v1::Node::LOST : v1::Node::READY);
     node.set_hostname(state.info.hostname());
     node.set_version(state.info.version());
+    node.set_rack(state.info.rack());
     *node.mutable_last_seen_time() = to_proto(state.last_seen);
     for (const v1::Device& device : state.info.devices()) {
       v1::Device& added = *node.add_devices() = device;
@@ -319,7 +361,12 @@ void Control::receive(const std::shared_ptr<AgentLink>& link, const v1::SessionR
   const std::string node = nodes_.heard(link);
   if (node.empty()) return;
   switch (message.kind_case()) {
-    case v1::SessionRequest::kHeartbeat:
+    case v1::SessionRequest::kHeartbeat: {
+      v1::SessionResponse answer;
+      answer.mutable_heartbeat_ack()->set_number(message.heartbeat().number());
+      nodes_.send(node, std::move(answer));
+      return;
+    }
     case v1::SessionRequest::KIND_NOT_SET:
       return;
     case v1::SessionRequest::kEventBatch:
@@ -367,43 +414,14 @@ void Control::tick() {
     gangs_.give_up(name);
   }
   gangs_.tick();
+  lifetimes_.tick();
   probes_.tick();
   replan();
-  place_ = true;
-}
-
-void Control::place_queued() {
-  std::vector<QueuedJob> queue;
-  for (const auto& [number, record] : jobs_.all()) {
-    const v1::Job& job = record->job();
-    if (job.state() != v1::Job::QUEUED) continue;
-    queue.push_back({job.id(), job.spec().resources().device(),
-                     job.spec().parallelism().num_processes(), job.spec().resources().priority(),
-                     number, gangs_.not_before(*record)});
-  }
-  if (queue.empty()) return;
-  std::vector<NodeView> views = nodes_.ready();
-  const auto held = holders(jobs_);
-  for (NodeView& node : views) {
-    for (DeviceView& device : node.devices) device.free = !held.contains({node.name, device.index});
-  }
-  for (const Decision& decision : schedule(std::move(views), std::move(queue), clock_.uptime())) {
-    JobRecord& record = *jobs_.find(decision.id);
-    if (!decision.placements.empty()) {
-      told_.erase(record.number());
-      gangs_.launch(record, decision.placements);
-    } else if (record.job().reason() != decision.reason) {
-      record.mutable_job()->set_reason(decision.reason);
-      jobs_.touch(record);
-      if (told_.insert(record.number()).second) {
-        jobs_.log(record, v1::LogLine::INFO, decision.reason);
-      }
-    }
-  }
+  place_ = explain_ = true;
 }
 
 void Control::commit() {
-  if (std::exchange(place_, false)) place_queued();
+  if (std::exchange(place_, false)) dispatch_.place(std::exchange(explain_, false));
   const std::vector<JobChange> changes = jobs_.flush();
   store_.commit();
   for (const JobChange& change : changes) {
@@ -411,7 +429,6 @@ void Control::commit() {
       if (!event.has_state()) continue;
       spdlog::info("job {}: {}: {}", change.job.id(), state_name(event.state().state()),
                    event.state().reason());
-      if (is_terminal(event.state().state())) told_.erase(change.number);
     }
   }
   observer_(changes);

@@ -7,14 +7,15 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "server/agents/admission.h"
+#include "server/agents/dispatch.h"
 #include "server/agents/gangs.h"
+#include "server/agents/lifetimes.h"
 #include "server/agents/nodes.h"
 #include "server/jobs/job_table.h"
 #include "server/jobs/store.h"
@@ -24,6 +25,8 @@ namespace tessera::server {
 struct ControlOptions {
   LeaseOptions lease;
   GangOptions gang;
+  // A project's use of devices counts half as much after this long.
+  absl::Duration fair_share_half_life = absl::Hours(24);
   absl::Duration check_timeout = absl::Seconds(60);
 };
 
@@ -44,6 +47,12 @@ class Control {
   // Clients.
   void submit(v1::SubmitJobRequest request, JobReply reply);
   void cancel(const std::string& id, JobReply reply);
+  void suspend(const std::string& id, JobReply reply);
+  void resume(const std::string& id, JobReply reply);
+  v1::ListQueueResponse queue(size_t limit) const { return dispatch_.queue(limit); }
+  // The answer may be given once committed.
+  absl::StatusOr<v1::Project> set_project(const v1::Project& project);
+  std::vector<v1::Project> projects() const { return dispatch_.projects(); }
   std::vector<v1::Node> nodes() const;
   void plan(v1::PlanRequest request, PlanReply reply);
   void profile(v1::InspectRequest request, ProfileReply reply);
@@ -76,7 +85,9 @@ class Control {
   // Plans jobs that ran out of memory, and puts them back into the queue.
   void replan();
   void replanned(const std::string& job_id, const Admission::Outcome& outcome);
-  void place_queued();
+  // Lets `act` change an unfinished job; `unless` answers for one that has ended.
+  void change(const std::string& id, JobReply reply,
+              absl::AnyInvocable<absl::Status(JobRecord&)> act, const absl::Status& unless);
 
   Store& store_;
   const Clock& clock_;
@@ -85,6 +96,8 @@ class Control {
   JobTable jobs_;
   Nodes nodes_;
   Gangs gangs_;
+  Lifetimes lifetimes_;
+  Dispatch dispatch_;
   Probes probes_;
   Admission admission_;
   // A job that waits for its next plan.
@@ -95,11 +108,11 @@ class Control {
   };
   std::map<std::string, Replanning> replanning_;
   const absl::Duration replan_pause_;
-  // Queued jobs whose watchers were told what they wait for.
-  std::set<int64_t> told_;
   bool shutting_down_ = false;
   // Something changed that the scheduler looks at.
   bool place_ = true;
+  // A while has passed, and watchers of the queue may be told anew.
+  bool explain_ = true;
 };
 
 }  // namespace tessera::server

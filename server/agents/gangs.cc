@@ -1,7 +1,6 @@
 #include "server/agents/gangs.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <set>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "proto/spec/elastic.h"
 #include "server/agents/peaks.h"
 #include "server/agents/rank_events.h"
 #include "server/jobs/state.h"
@@ -17,14 +17,30 @@ namespace tessera::server {
 namespace {
 
 constexpr absl::Duration kKillRepeat = absl::Seconds(10);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(30);
+// Of jobs that were stored before there was the field.
+constexpr absl::Duration kDefaultGrace = absl::Seconds(60);
 
-// What a kind of failure explains: a rank lost for memory makes its peers lose the network, never
-// the other way round.
-constexpr std::array kByExplanation{v1::Failure::USER,   v1::Failure::MEMORY, v1::Failure::BUG,
-                                    v1::Failure::DEVICE, v1::Failure::HANG,   v1::Failure::NETWORK};
+bool all_prepared(const Gang& gang) {
+  return std::all_of(gang.nodes().begin(), gang.nodes().end(),
+                     [](const GangNode& node) { return node.prepared(); });
+}
 
-v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message, int rank = -1) {
+std::string node_of(const JobRecord& record, int rank) {
+  return rank >= 0 && rank < record.job().placements_size() ? record.job().placements(rank).node()
+                                                            : "";
+}
+
+bool is_ending(v1::Job::State state) {
+  return state == v1::Job::RESTARTING || state == v1::Job::STOPPING || state == v1::Job::CANCELLING;
+}
+
+absl::Duration duration_of(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
+}  // namespace
+
+v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message, int rank) {
   v1::Failure failure;
   failure.set_kind(kind);
   failure.set_message(message);
@@ -39,43 +55,53 @@ v1::RunId run_of(const JobRecord& record) {
   return run;
 }
 
-// The first retry is at once, for most faults do not come back; then 1, 2, 4 ... seconds.
-absl::Duration backoff(int restarts) {
-  if (restarts <= 1) return absl::ZeroDuration();
-  return std::min(kMaxBackoff, absl::Seconds(1 << std::min(restarts - 2, 10)));
+absl::Duration grace_period(const JobRecord& record) {
+  const v1::Resources& resources = record.job().spec().resources();
+  return resources.has_grace_period() ? duration_of(resources.grace_period()) : kDefaultGrace;
 }
 
-bool all_ended(const Gang& gang) {
-  return std::all_of(gang.nodes().begin(), gang.nodes().end(),
-                     [](const GangNode& node) { return node.ended(); });
-}
-
-bool all_prepared(const Gang& gang) {
-  return std::all_of(gang.nodes().begin(), gang.nodes().end(),
-                     [](const GangNode& node) { return node.prepared(); });
-}
-
-std::string node_of(const JobRecord& record, int rank) {
-  return rank >= 0 && rank < record.job().placements_size() ? record.job().placements(rank).node()
-                                                            : "";
-}
-
-}  // namespace
-
-const v1::Failure& root_cause(const google::protobuf::RepeatedPtrField<v1::Failure>& failures) {
-  const auto weight = [](const v1::Failure& failure) {
-    return std::find(kByExplanation.begin(), kByExplanation.end(), failure.kind());
-  };
-  return *std::min_element(failures.begin(), failures.end(),
-                           [&](auto& a, auto& b) { return weight(a) < weight(b); });
+absl::Duration time_limit(const JobRecord& record) {
+  const v1::Resources& resources = record.job().spec().resources();
+  return resources.has_time_limit() ? duration_of(resources.time_limit())
+                                    : absl::InfiniteDuration();
 }
 
 Gangs::Gangs(JobTable& jobs, Nodes& nodes, Store& store, const Clock& clock, GangOptions options)
     : jobs_(jobs), nodes_(nodes), store_(store), clock_(clock), options_(options) {
   for (const auto& [number, record] : jobs_.all()) {
+    if (!record->has_gang()) continue;
     for (const GangNode& node : record->gang().nodes()) nodes_.expect(node.name());
-    timings_[number].start_deadline =
-        clock_.uptime() + nodes_.options().lease + options_.start_timeout;
+    active_[number] = record.get();
+    const absl::Duration now = clock_.uptime();
+    // Records of before there was the field begin anew.
+    const absl::Duration held = record->gang().has_begin_time()
+                                    ? clock_.wall() - from_proto(record->gang().begin_time())
+                                    : absl::ZeroDuration();
+    timings_[number] = {.start_deadline = now + nodes_.options().lease + options_.start_timeout,
+                        .begin = now - std::max(absl::ZeroDuration(), held),
+                        .stop_deadline = now + grace_period(*record)};
+  }
+}
+
+absl::Duration Gangs::run_time(const JobRecord& record) const {
+  const absl::Duration ended = duration_of(record.job().run_time());
+  if (!record.has_gang()) return ended;
+  return ended + clock_.uptime() - timings_.at(record.number()).begin;
+}
+
+absl::Duration Gangs::time_to_end(const JobRecord& record) const {
+  const absl::Duration now = clock_.uptime();
+  switch (record.job().state()) {
+    case v1::Job::STARTING:
+    case v1::Job::RUNNING: {
+      const absl::Duration left = time_limit(record) - run_time(record);
+      return std::max(absl::ZeroDuration(), left) + grace_period(record) + kStopSlack;
+    }
+    case v1::Job::STOPPING:
+      return std::max(absl::ZeroDuration(), timings_.at(record.number()).stop_deadline - now) +
+             kStopSlack;
+    default:
+      return std::max(options_.restart_grace, options_.cancel_grace) + kStopSlack;
   }
 }
 
@@ -95,24 +121,35 @@ Gangs::Member Gangs::find(const std::string& node, const v1::RunId& run) {
   return {};
 }
 
-void Gangs::launch(JobRecord& record, const std::vector<v1::Placement>& placements) {
+void Gangs::launch(JobRecord& record, const std::vector<Spot>& spots) {
   v1::Job& job = *record.mutable_job();
+  const int wanted = job.spec().parallelism().num_processes();
+  const int count = static_cast<int>(spots.size());
   job.set_attempt(job.attempt() + 1);
+  record.clear_stop();
   Gang& gang = *record.mutable_gang();
   gang.Clear();
+  *gang.mutable_begin_time() = to_proto(clock_.wall());
+  if (count != wanted) *gang.mutable_spec() = spec::with_processes(job.spec(), count);
   std::vector<std::string> names;
-  for (const v1::Placement& placement : placements) {
-    *job.add_placements() = placement;
+  for (int rank = 0; rank < count; ++rank) {
+    const Spot& spot = spots[static_cast<size_t>(rank)];
+    v1::Placement& placement = *job.add_placements();
+    placement.set_rank(rank);
+    placement.set_node(spot.node);
+    placement.set_device_index(spot.device);
     gang.add_ranks();
-    if (std::find(names.begin(), names.end(), placement.node()) != names.end()) continue;
-    names.push_back(placement.node());
-    gang.add_nodes()->set_name(placement.node());
+    if (std::find(names.begin(), names.end(), spot.node) != names.end()) continue;
+    names.push_back(spot.node);
+    gang.add_nodes()->set_name(spot.node);
   }
+  const std::string of = count == wanted ? "" : absl::StrCat(" of ", wanted);
   jobs_.transition(record, v1::Job::STARTING,
-                   absl::StrCat("starts ", placements.size(),
-                                placements.size() == 1 ? " rank on " : " ranks on ",
+                   absl::StrCat("starts ", count, of, wanted == 1 ? " rank on " : " ranks on ",
                                 absl::StrJoin(names, ", ")));
-  timings_[record.number()] = {clock_.uptime() + options_.start_timeout};
+  const absl::Duration now = clock_.uptime();
+  timings_[record.number()] = {.start_deadline = now + options_.start_timeout, .begin = now};
+  active_[record.number()] = &record;
   for (const std::string& name : names) send_prepare(record, name);
 }
 
@@ -120,7 +157,7 @@ void Gangs::send_prepare(const JobRecord& record, const std::string& node) {
   v1::SessionResponse message;
   v1::Prepare& prepare = *message.mutable_prepare();
   *prepare.mutable_run() = run_of(record);
-  *prepare.mutable_spec() = record.job().spec();
+  *prepare.mutable_spec() = record.gang().has_spec() ? record.gang().spec() : record.job().spec();
   prepare.set_world_size(record.job().placements_size());
   for (const v1::Placement& placement : record.job().placements()) {
     if (placement.node() == node) *prepare.add_ranks() = placement;
@@ -137,17 +174,27 @@ void Gangs::send_start(const JobRecord& record, const std::string& node) {
 }
 
 void Gangs::send_kill(JobRecord& record) {
-  const bool cancelling = record.job().state() == v1::Job::CANCELLING;
-  const absl::Duration grace = cancelling ? options_.cancel_grace : options_.restart_grace;
+  Timing& timing = timings_[record.number()];
+  const v1::Job::State state = record.job().state();
+  const absl::Duration now = clock_.uptime();
+  // Ranks that lost a peer write no checkpoint any more.
+  const bool broken = !record.gang().failures().empty();
+  absl::Duration grace = options_.restart_grace;
+  if (state == v1::Job::CANCELLING) grace = options_.cancel_grace;
+  if (state == v1::Job::STOPPING && !broken) {
+    grace = std::max(absl::ZeroDuration(), timing.stop_deadline - now);
+  }
   for (const GangNode& node : record.gang().nodes()) {
     if (node.ended()) continue;
     v1::SessionResponse message;
-    *message.mutable_kill()->mutable_run() = run_of(record);
-    message.mutable_kill()->set_grace_ms(absl::ToInt64Milliseconds(grace));
-    message.mutable_kill()->set_reason(record.job().reason());
+    v1::Kill& kill = *message.mutable_kill();
+    *kill.mutable_run() = run_of(record);
+    kill.set_grace_ms(absl::ToInt64Milliseconds(grace));
+    kill.set_reason(record.job().reason());
+    kill.set_save_checkpoint(!broken);
     nodes_.send(node.name(), std::move(message));
   }
-  timings_[record.number()].next_kill = clock_.uptime() + grace + kKillRepeat;
+  timing.next_kill = now + grace + kKillRepeat;
 }
 
 void Gangs::prepared(const std::string& node, const v1::Prepared& message) {
@@ -249,7 +296,9 @@ void Gangs::memory_seen(JobRecord& record, int rank, const v1::MemorySnapshot& m
   state.set_memory_step(memory.step());
   state.set_peak_bytes(memory.peak_bytes());
   jobs_.touch(record);
-  if (!record.job().has_rehearsal() || record.job().has_peak() || !saw_first_steps(record)) return;
+  // The rehearsal is of as many ranks as the job asks for.
+  if (!record.job().has_rehearsal() || record.gang().has_spec()) return;
+  if (record.job().has_peak() || !saw_first_steps(record)) return;
   v1::Event event;
   *event.mutable_peak() = measured_peak(record, nodes_);
   event.mutable_peak()->set_device_ratio(store_.peak_ratio(event.peak().device()));
@@ -300,7 +349,8 @@ std::vector<v1::Cursor> Gangs::cursors(const v1::Hello& hello) {
 void Gangs::rejoined(const v1::Hello& hello) {
   std::set<std::pair<std::string, int>> held;
   for (const v1::RunId& run : hello.runs()) held.emplace(run.job_id(), run.attempt());
-  for (const auto& [number, pointer] : jobs_.all()) {
+  // What becomes of a job may end its gang.
+  for (const auto& [number, pointer] : std::map(active_)) {
     JobRecord& record = *pointer;
     const Member member = find(hello.node(), run_of(record));
     if (!member) continue;
@@ -318,14 +368,14 @@ void Gangs::rejoined(const v1::Hello& hello) {
       send_prepare(record, hello.node());
     } else if (state == v1::Job::STARTING && record.gang().started()) {
       send_start(record, hello.node());
-    } else if (state == v1::Job::RESTARTING || state == v1::Job::CANCELLING) {
+    } else if (is_ending(state)) {
       send_kill(record);
     }
   }
 }
 
 void Gangs::give_up(const std::string& node) {
-  for (const auto& [number, record] : jobs_.all()) {
+  for (const auto& [number, record] : std::map(active_)) {
     const Member member = find(node, run_of(*record));
     if (!member) continue;
     member.node->set_ended(true);
@@ -340,8 +390,9 @@ void Gangs::give_up(const std::string& node) {
 
 void Gangs::cancel(JobRecord& record) {
   const v1::Job::State state = record.job().state();
-  if (state == v1::Job::QUEUED) {
-    jobs_.transition(record, v1::Job::CANCELLED, "cancelled before it started");
+  if (state == v1::Job::QUEUED || state == v1::Job::SUSPENDED) {
+    jobs_.transition(record, v1::Job::CANCELLED,
+                     record.job().attempt() == 0 ? "cancelled before it started" : "cancelled");
   } else if (can_transition(state, v1::Job::CANCELLING)) {
     jobs_.transition(record, v1::Job::CANCELLING, "asked to stop; its ranks are being stopped");
     if (record.has_gang()) return send_kill(record);
@@ -351,109 +402,15 @@ void Gangs::cancel(JobRecord& record) {
   }
 }
 
-void Gangs::fail(JobRecord& record, const v1::Failure& failure) {
-  *record.mutable_gang()->add_failures() = failure;
-  jobs_.touch(record);
-  const v1::Job::State state = record.job().state();
-  if (state == v1::Job::STARTING || state == v1::Job::RUNNING) {
-    jobs_.transition(record, v1::Job::RESTARTING, failure.message(), &failure);
-    send_kill(record);
-  }
-  settle(record);
-}
-
-void Gangs::settle(JobRecord& record) {
-  if (!record.has_gang() || !all_ended(record.gang())) return;
-  const v1::Job::State state = record.job().state();
-  if (state == v1::Job::CANCELLING) {
-    release(record);
-    jobs_.transition(record, v1::Job::CANCELLED, "cancelled");
-    return;
-  }
-  if (state == v1::Job::RESTARTING) return settle_failed(record);
-  const auto& ranks = record.gang().ranks();
-  const auto early = std::find_if(ranks.begin(), ranks.end(), [](const GangRank& rank) {
-    return !rank.finished() || rank.stopped();
-  });
-  if (early != ranks.end()) {
-    const int rank = static_cast<int>(early - ranks.begin());
-    return fail(record, make_failure(v1::Failure::BUG,
-                                     absl::StrCat("rank ", rank,
-                                                  early->stopped() ? " stopped before the last step"
-                                                                   : " ended without a last event"),
-                                     rank));
-  }
-  const std::string output = record.gang().output();
-  // The whole run has been seen, with the largest of its microbatches; but what the last attempt
-  // saw of it may be nothing but the load of a checkpoint.
-  if (record.job().has_peak()) {
-    v1::PeakMeasured peak = record.job().peak();
-    if (saw_first_steps(record)) {
-      const v1::PeakMeasured last = measured_peak(record, nodes_);
-      if (last.measured_bytes() > peak.measured_bytes()) peak = last;
-    }
-    peak.set_device_ratio(store_.add_peak_ratio(
-        peak.device(), static_cast<double>(peak.measured_bytes()) /
-                           static_cast<double>(std::max<int64_t>(1, peak.predicted_bytes()))));
-    *record.mutable_job()->mutable_peak() = peak;
-  }
-  release(record);
-  jobs_.transition(record, v1::Job::SUCCEEDED,
-                   output.empty() ? "every rank finished" : absl::StrCat("wrote ", output));
-}
-
-void Gangs::settle_failed(JobRecord& record) {
-  const v1::Failure cause = root_cause(record.gang().failures());
-  release(record);
-  if (settle_for_replan(record, cause)) return;
-  v1::Job& job = *record.mutable_job();
-  const bool final = cause.kind() == v1::Failure::USER || cause.kind() == v1::Failure::MEMORY;
-  const int budget = job.spec().resources().max_restarts();
-  if (final) {
-    jobs_.transition(record, v1::Job::FAILED, cause.message(), &cause);
-  } else if (job.restarts() >= budget) {
-    jobs_.transition(record, v1::Job::FAILED,
-                     absl::StrCat(cause.message(), " (gave up after ", budget,
-                                  budget == 1 ? " restart)" : " restarts)"),
-                     &cause);
-  } else {
-    job.set_restarts(job.restarts() + 1);
-    timings_[record.number()].not_before = clock_.uptime() + backoff(job.restarts());
-    jobs_.transition(
-        record, v1::Job::QUEUED,
-        absl::StrCat("restart ", job.restarts(), " of ", budget, ": ", cause.message()), &cause);
-  }
-}
-
-bool Gangs::settle_for_replan(JobRecord& record, const v1::Failure& cause) {
-  const v1::Job& job = record.job();
-  if (cause.kind() != v1::Failure::MEMORY || job.spec().memory().on_oom() != "replan" ||
-      record.replans() >= job.spec().resources().max_restarts()) {
-    return false;
-  }
-  record.set_needs_plan(true);
-  jobs_.log(record, v1::LogLine::WARNING, "out of memory; looking for another plan");
-  return true;
-}
-
-void Gangs::release(JobRecord& record) {
-  for (const GangNode& node : record.gang().nodes()) {
-    v1::SessionResponse message;
-    *message.mutable_release()->mutable_run() = run_of(record);
-    nodes_.send(node.name(), std::move(message));
-  }
-  record.clear_gang();
-  record.mutable_job()->clear_placements();
-  timings_.erase(record.number());
-}
-
 void Gangs::tick() {
   const absl::Duration now = clock_.uptime();
-  for (const auto& [number, pointer] : jobs_.all()) {
+  std::erase_if(timings_, [&](const auto& entry) {
+    return !active_.contains(entry.first) && entry.second.not_before < now;
+  });
+  for (const auto& [number, pointer] : std::map(active_)) {
     JobRecord& record = *pointer;
-    if (!record.has_gang()) continue;
     const v1::Job::State state = record.job().state();
-    Timing& timing = timings_[number];
+    const Timing timing = timings_[number];
     if (state == v1::Job::STARTING && now > timing.start_deadline) {
       std::vector<std::string> silent;
       for (const GangNode& node : record.gang().nodes()) {
@@ -464,8 +421,7 @@ void Gangs::tick() {
                                                                      : "no answer to Prepare from ",
                                              absl::StrJoin(silent, ", "), " within ",
                                              absl::FormatDuration(options_.start_timeout))));
-    } else if ((state == v1::Job::RESTARTING || state == v1::Job::CANCELLING) &&
-               now > timing.next_kill) {
+    } else if (is_ending(state) && now > timing.next_kill) {
       send_kill(record);
     }
   }

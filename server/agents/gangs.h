@@ -30,10 +30,18 @@ class Gangs {
  public:
   Gangs(JobTable& jobs, Nodes& nodes, Store& store, const Clock& clock, GangOptions options);
 
-  // QUEUED to STARTING: a new attempt, one rank a placement.
-  void launch(JobRecord& record, const std::vector<v1::Placement>& placements);
-  // To CANCELLING, or from QUEUED to CANCELLED at once. An ended or ending job stays as it is.
+  // QUEUED to STARTING: a new attempt, one rank a spot. Fewer than the job asks for run the job
+  // that spec::with_processes() makes of it.
+  void launch(JobRecord& record, const std::vector<Spot>& spots);
+  // To CANCELLING, or to CANCELLED at once where there is no gang. An ended or ending job stays as
+  // it is.
   void cancel(JobRecord& record);
+  // Ends the attempt at a checkpoint: to STOPPING from STARTING and RUNNING; in STOPPING and
+  // RESTARTING what follows is changed. `failure`: of TIME. Requires: one of these states.
+  void stop(JobRecord& record, Stop::Kind kind, const std::string& reason,
+            const v1::Failure* failure = nullptr);
+  // A RESTARTING job without a gang goes on: back to QUEUED, or to what its stop says.
+  void requeue(JobRecord& record, const std::string& reason, const v1::Failure* failure = nullptr);
 
   // What a node says of a run. Anything about another attempt than the current one is ignored.
   void prepared(const std::string& node, const v1::Prepared& message);
@@ -49,17 +57,30 @@ class Gangs {
   // The node's ranks have ended themselves.
   void give_up(const std::string& node);
 
-  // Deadlines of starts, and repeated kills.
+  // Deadlines of starts, and kills that are repeated.
   void tick();
 
   // On the clock's uptime: when a queued job may start.
   absl::Duration not_before(const JobRecord& record) const;
+  // On the clock's uptime: when its devices were taken. Requires: it has a gang.
+  absl::Duration began(const JobRecord& record) const { return timings_.at(record.number()).begin; }
+  // How long its attempts held their devices, all together.
+  absl::Duration run_time(const JobRecord& record) const;
+  // From now, after which its devices are free in any case. Requires: it has a gang.
+  absl::Duration time_to_end(const JobRecord& record) const;
+  // Jobs with a gang.
+  const std::map<int64_t, JobRecord*>& active() const { return active_; }
+  const GangOptions& options() const { return options_; }
 
  private:
   struct Timing {
     absl::Duration start_deadline;
     absl::Duration next_kill;
     absl::Duration not_before;
+    // When the devices were taken.
+    absl::Duration begin;
+    // When STOPPING ranks are killed.
+    absl::Duration stop_deadline;
   };
 
   // The record and its gang's entry of the node, if `run` is the current attempt and lives there.
@@ -84,6 +105,10 @@ class Gangs {
   // Moves the job on once its attempt is over.
   void settle(JobRecord& record);
   void settle_failed(JobRecord& record);
+  void settle_stopped(JobRecord& record);
+  void succeed(JobRecord& record);
+  // The state after an attempt that was stopped.
+  void follow_stop(JobRecord& record);
   // Whether the job, out of memory, waits for another plan.
   bool settle_for_replan(JobRecord& record, const v1::Failure& cause);
   void release(JobRecord& record);
@@ -94,7 +119,22 @@ class Gangs {
   const Clock& clock_;
   const GangOptions options_;
   std::map<int64_t, Timing> timings_;
+  std::map<int64_t, JobRecord*> active_;
 };
+
+// Of the attempt that the record stores.
+v1::RunId run_of(const JobRecord& record);
+v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message, int rank = -1);
+
+// Of a job that ran for longer than it may.
+v1::Failure time_failure(absl::Duration limit);
+
+// Beyond a job's grace period, until processes that were killed are known to be gone.
+inline constexpr absl::Duration kStopSlack = absl::Seconds(10);
+// resources.grace_period.
+absl::Duration grace_period(const JobRecord& record);
+// resources.time_limit; InfiniteDuration(): none.
+absl::Duration time_limit(const JobRecord& record);
 
 // The failure that explains the others best: by kind, then the earliest. Requires: not empty.
 const v1::Failure& root_cause(const google::protobuf::RepeatedPtrField<v1::Failure>& failures);

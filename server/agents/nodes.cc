@@ -4,12 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/spec/bytes.h"
 #include "server/jobs/errors.h"
 
 namespace tessera::server {
 namespace {
 
-constexpr size_t kMaxNodes = 4096;
+constexpr size_t kMaxNodes = 16'384;
 constexpr int kMaxDevicesPerNode = 1024;
 constexpr size_t kMaxNameLength = 253;
 constexpr absl::Duration kForgetAfter = absl::Minutes(10);
@@ -19,6 +20,11 @@ absl::Status check_hello(const v1::Hello& hello) {
   if (hello.node().empty() || hello.node().size() > kMaxNameLength) {
     violations.push_back({"hello.node", absl::StrCat("hello.node must have 1 to ", kMaxNameLength,
                                                      " characters, has ", hello.node().size())});
+  }
+  if (hello.rack().size() > kMaxNameLength) {
+    violations.push_back(
+        {"hello.rack", absl::StrCat("hello.rack must have at most ", kMaxNameLength,
+                                    " characters, has ", hello.rack().size())});
   }
   std::set<int> indexes;
   for (const v1::Device& device : hello.devices()) {
@@ -33,6 +39,18 @@ absl::Status check_hello(const v1::Hello& hello) {
                                        " entries, the most is ", kMaxDevicesPerNode)});
   }
   return violations.empty() ? absl::OkStatus() : invalid_request(violations);
+}
+
+bool takes_work(const Node& node) { return node.link != nullptr && !node.lost; }
+
+NodeView view_of(const v1::Hello& info) {
+  NodeView view{info.node(), info.rack(), {}};
+  for (const v1::Device& device : info.devices()) {
+    const int64_t bytes = device.memory_bytes();
+    view.devices.push_back({device.index(), device.kind(), device.model(),
+                            device.kind() == "cuda" ? spec::tensor_bytes_of_gpu(bytes) : bytes});
+  }
+  return view;
 }
 
 }  // namespace
@@ -59,12 +77,14 @@ absl::Status Nodes::open(const std::shared_ptr<AgentLink>& link, const v1::Hello
                           absl::StrCat("node ", hello.node(), " opened a newer session")));
   node = Node{hello, link, clock_.uptime(), clock_.wall()};
   names_[link.get()] = hello.node();
+  changed_.insert(hello.node());
   return absl::OkStatus();
 }
 
 void Nodes::end(const std::string& name, const absl::Status& status) {
   Node& node = nodes_.at(name);
   if (node.link == nullptr) return;
+  changed_.insert(name);
   names_.erase(node.link.get());
   after_commit_([link = std::move(node.link), status] { link->end(status); });
   node.link = nullptr;
@@ -79,6 +99,7 @@ std::string Nodes::close(const std::shared_ptr<AgentLink>& link) {
   if (found == names_.end()) return "";
   const std::string name = found->second;
   nodes_.at(name).link = nullptr;
+  changed_.insert(name);
   names_.erase(found);
   return name;
 }
@@ -89,6 +110,7 @@ std::string Nodes::heard(const std::shared_ptr<AgentLink>& link) {
   Node& node = nodes_.at(found->second);
   node.last_message = clock_.uptime();
   node.last_seen = clock_.wall();
+  if (node.lost) changed_.insert(found->second);
   node.lost = node.given_up = false;
   return found->second;
 }
@@ -110,6 +132,7 @@ Nodes::Expired Nodes::expire() {
     const absl::Duration silence = clock_.uptime() - node.last_message;
     if (silence > options_.lease && !node.lost) {
       node.lost = true;
+      changed_.insert(it->first);
       expired.lost.push_back(it->first);
     }
     if (silence > give_up_after && !node.given_up) {
@@ -128,13 +151,15 @@ Nodes::Expired Nodes::expire() {
 std::vector<NodeView> Nodes::ready() const {
   std::vector<NodeView> views;
   for (const auto& [name, node] : nodes_) {
-    if (node.link == nullptr || node.lost) continue;
-    NodeView& view = views.emplace_back(NodeView{name, {}});
-    for (const v1::Device& device : node.info.devices()) {
-      view.devices.push_back({device.index(), device.kind(), true});
-    }
+    if (takes_work(node)) views.push_back(view_of(node.info));
   }
   return views;
+}
+
+std::optional<NodeView> Nodes::ready(const std::string& name) const {
+  const auto node = nodes_.find(name);
+  if (node == nodes_.end() || !takes_work(node->second)) return std::nullopt;
+  return view_of(node->second.info);
 }
 
 }  // namespace tessera::server

@@ -8,13 +8,16 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "server/jobs/clock.h"
 #include "server/jobs/control_loop.h"
-#include "server/scheduler/scheduler.h"
+#include "server/scheduler/views.h"
 #include "tessera/v1/agent.pb.h"
 
 namespace tessera::server {
@@ -73,8 +76,12 @@ class Nodes {
   // Each node is named once a period of silence. Nodes silent for kForgetAfter more are forgotten.
   Expired expire();
 
-  // Nodes that take work, all their devices free.
+  // Nodes that take work.
   std::vector<NodeView> ready() const;
+  // The same of one node; nothing where it takes none.
+  std::optional<NodeView> ready(const std::string& name) const;
+  // Nodes that may have begun or ceased to take work since the last call.
+  std::set<std::string> take_changed() { return std::exchange(changed_, {}); }
   const std::map<std::string, Node>& all() const { return nodes_; }
   const LeaseOptions& options() const { return options_; }
 
@@ -89,6 +96,7 @@ class Nodes {
   AfterCommit after_commit_;
   std::map<std::string, Node> nodes_;
   std::map<AgentLink*, std::string> names_;
+  std::set<std::string> changed_;
 };
 
 }  // namespace tessera::server

@@ -14,6 +14,7 @@ namespace tessera::server {
 // Payload type URLs.
 inline constexpr absl::string_view kErrorInfoType = "type.googleapis.com/google.rpc.ErrorInfo";
 inline constexpr absl::string_view kBadRequestType = "type.googleapis.com/google.rpc.BadRequest";
+inline constexpr absl::string_view kRetryInfoType = "type.googleapis.com/google.rpc.RetryInfo";
 
 // `reason` is an UPPER_SNAKE_CASE word that programs can match, as in "JOB_NOT_FOUND".
 absl::Status error(absl::StatusCode code, std::string_view reason, std::string_view message);

@@ -113,6 +113,12 @@ void JobTable::log(JobRecord& record, v1::LogLine::Severity severity, const std:
   append(record, std::move(event));
 }
 
+std::vector<JobRecord*> JobTable::changed() const {
+  std::vector<JobRecord*> records;
+  for (const auto& [number, events] : changes_) records.push_back(records_.at(number).get());
+  return records;
+}
+
 std::vector<JobChange> JobTable::flush() {
   std::vector<JobChange> changes;
   for (auto& [number, events] : std::exchange(changes_, {})) {

@@ -48,6 +48,8 @@ class JobTable {
   // The record was changed without an event.
   void touch(JobRecord& record) { changes_[record.number()]; }
 
+  // Jobs that changed since flush().
+  std::vector<JobRecord*> changed() const;
   // Writes the rows of changed jobs, and gives the changes since the last call, to be told once
   // committed.
   std::vector<JobChange> flush();

@@ -11,7 +11,6 @@ namespace tessera::server {
 namespace {
 
 constexpr int64_t kMaxPageBytes = 2 << 20;
-constexpr int kMaxEventsPerPage = 256;
 
 template <typename Message>
 Message parse(const SQLite::Column& column) {
@@ -89,16 +88,17 @@ JobPage Queries::list(int64_t before, const std::vector<v1::Job::State>& states,
   return page;
 }
 
-std::vector<v1::Event> Queries::events(int64_t number, int64_t start) {
+std::vector<v1::Event> Queries::events(int64_t number, int64_t start, int max_events,
+                                       int64_t max_bytes) {
   std::vector<v1::Event> events;
   int64_t bytes = 0;
   events_.bind(1, number);
   events_.bind(2, start);
-  events_.bind(3, kMaxEventsPerPage);
+  events_.bind(3, max_events);
   each_row(events_, [&](SQLite::Statement& row) {
     events.push_back(parse<v1::Event>(row.getColumn(0)));
     bytes += row.getColumn(0).getBytes();
-    return bytes < kMaxPageBytes;
+    return bytes < max_bytes;
   });
   return events;
 }

@@ -15,6 +15,10 @@
 
 namespace tessera::server {
 
+// Of a page of events, unless less is asked for.
+inline constexpr int kMaxEventsPerPage = 256;
+inline constexpr int64_t kMaxEventBytesPerPage = 2 << 20;
+
 struct JobPage {
   std::vector<JobRecord> records;
   // There are older ones.
@@ -34,9 +38,10 @@ class Queries {
   // fewer where their sum would pass kMaxPageBytes.
   JobPage list(int64_t before, const std::vector<v1::Job::State>& states, int limit);
 
-  // Events of a job with revisions of at least `start`, in order: a page of bounded count and
-  // bytes.
-  std::vector<v1::Event> events(int64_t number, int64_t start);
+  // Events of a job with revisions of at least `start`, in order: a page of at most `max_events`,
+  // which ends with the event that makes it `max_bytes` or more.
+  std::vector<v1::Event> events(int64_t number, int64_t start, int max_events = kMaxEventsPerPage,
+                                int64_t max_bytes = kMaxEventBytesPerPage);
 
   // The last `limit` events, in order.
   std::vector<v1::Event> last_events(int64_t number, int limit);

@@ -7,7 +7,7 @@
 namespace tessera::server {
 namespace {
 
-constexpr int kSchemaVersion = 2;
+constexpr int kSchemaVersion = 3;
 constexpr int kBusyTimeoutMs = 10'000;
 
 constexpr const char* kSchema = R"sql(
@@ -44,6 +44,16 @@ constexpr const char* kSchema2 = R"sql(
 CREATE TABLE peak_ratios (device TEXT PRIMARY KEY, ratio REAL NOT NULL) WITHOUT ROWID;
 )sql";
 
+// What version 3 adds. The time of the mean is in milliseconds since 1970.
+constexpr const char* kSchema3 = R"sql(
+CREATE TABLE projects (
+  name TEXT PRIMARY KEY,
+  project BLOB NOT NULL,
+  mean REAL NOT NULL,
+  mean_time INTEGER NOT NULL
+) WITHOUT ROWID;
+)sql";
+
 // What one job counts in the mean of a device's ratios.
 constexpr double kRatioWeight = 0.25;
 
@@ -73,7 +83,8 @@ absl::StatusOr<std::unique_ptr<Store>> Store::open(const std::filesystem::path& 
     if (version < kSchemaVersion) {
       SQLite::Transaction transaction(store->database_);
       if (version < 1) store->database_.exec(kSchema);
-      store->database_.exec(kSchema2);
+      if (version < 2) store->database_.exec(kSchema2);
+      store->database_.exec(kSchema3);
       store->database_.exec(absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
       transaction.commit();
     }
@@ -220,6 +231,30 @@ double Store::add_peak_ratio(const std::string& device, double ratio) {
   statement.bind(2, mean);
   writing(statement).exec();
   return mean;
+}
+
+void Store::put_project(const StoredProject& project) {
+  SQLite::Statement statement(database_, "INSERT OR REPLACE INTO projects VALUES (?, ?, ?, ?)");
+  statement.bind(1, project.project.name());
+  bind(statement, 2, project.project);
+  statement.bind(3, project.mean);
+  statement.bind(4, absl::ToUnixMillis(project.mean_time));
+  writing(statement).exec();
+}
+
+std::vector<StoredProject> Store::projects() {
+  std::vector<StoredProject> projects;
+  SQLite::Statement statement(database_, "SELECT project, mean, mean_time FROM projects");
+  while (statement.executeStep()) {
+    StoredProject& stored = projects.emplace_back();
+    const SQLite::Column column = statement.getColumn(0);
+    if (!stored.project.ParseFromArray(column.getBlob(), column.getBytes())) {
+      throw SQLite::Exception("a project in the store does not parse");
+    }
+    stored.mean = statement.getColumn(1).getDouble();
+    stored.mean_time = absl::FromUnixMillis(statement.getColumn(2).getInt64());
+  }
+  return projects;
 }
 
 std::vector<JobRecord> Store::unfinished() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/jobs/queries.h"
 #include "tessera/v1/agent.pb.h"
 
@@ -24,6 +25,13 @@ namespace tessera::server {
 struct Submission {
   std::string job_id;
   v1::JobSpec spec;
+};
+
+// Of a project: what was set, and what it had of the devices (FairShare::mean).
+struct StoredProject {
+  v1::Project project;
+  double mean = 0;
+  absl::Time mean_time;
 };
 
 class Store {
@@ -56,6 +64,9 @@ class Store {
   double peak_ratio(const std::string& device);
   // Takes one more into account, and returns the mean.
   double add_peak_ratio(const std::string& device, double ratio);
+
+  void put_project(const StoredProject& project);
+  std::vector<StoredProject> projects();
 
   // In order of submission.
   std::vector<JobRecord> unfinished();

@@ -127,11 +127,6 @@ const Rule kRules[] = {
      },
      "training.per_device_train_batch_size is 1, must be above 1 with method.kto.loss_type kto: a "
      "row's completion goes to another one"},
-    {"StudentsCompletions", [](auto& s) { gkd(s).set_lmbda(0.5); },
-     "method.gkd.lmbda is 0.5, must be 0 without data.rollouts: completions of the student's are "
-     "not made yet"},
-    {"TeachersCompletions", [](auto& s) { gkd(s).set_seq_kd(true); },
-     "method.gkd.seq_kd is true: completions of the teacher's are not built yet, must be false"},
     {"SmoothedLabelsOfPairs",
      [](auto& s) {
        dpo(s);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -104,8 +105,34 @@ const Rule kRules[] = {
        rloo(s);
        s.mutable_data()->add_eval("/data/e.jsonl");
      },
-     "data.eval is given, must be absent with this method: completions to evaluate are not made "
-     "yet"},
+     "data.eval is given, must be absent with data.rollouts: completions to evaluate are made, and "
+     "judged by reward_funcs"},
+    {"EvaluationOfPpo",
+     [](auto& s) {
+       ppo(live(s));
+       s.mutable_data()->add_eval("/data/e.jsonl");
+     },
+     "data.eval is given, must be absent with method.ppo, which evaluates nothing"},
+    {"MetricOfOtherRewards",
+     [](auto& s) {
+       rloo(live(s));
+       s.mutable_data()->add_eval("/data/e.jsonl");
+       s.mutable_training()->set_metric_for_best_model("eval_rewards/letter/mean");
+     },
+     "training.metric_for_best_model is \"eval_rewards/letter/mean\", must be a metric of the "
+     "method: loss, entropy, clip_ratio/low_mean, clip_ratio/low_min, clip_ratio/high_mean, "
+     "clip_ratio/high_max, clip_ratio/region_mean, reward, reward_std, frac_reward_zero_std, "
+     "completions/mean_length, completions/min_length, completions/max_length, "
+     "completions/clipped_ratio, completions/mean_terminated_length, "
+     "completions/min_terminated_length, completions/max_terminated_length, rewards/digit/mean, "
+     "rewards/digit/std, aux_loss"},
+    {"GroupsOfAnEvaluation",
+     [](auto& s) {
+       grpo(live(s)).set_num_generations_eval(3);
+       s.mutable_data()->add_eval("/data/e.jsonl");
+     },
+     "method.grpo.num_generations_eval is 3, must divide the completions that are evaluated at "
+     "once, 8 by training.per_device_eval_batch_size"},
     {"RolloutsOfSft", [](auto& s) { s.mutable_method()->mutable_sft(); },
      "data.rollouts is given, must be absent with method.sft, which makes no completions"},
     {"PromptsToo",
@@ -158,7 +185,14 @@ const Rule kRules[] = {
        gkd.set_teacher_model_name_or_path("/models/teacher");
        gkd.set_lmbda(0.5);
      },
-     "method.gkd.lmbda is 0.5, must be 1 with data.rollouts"},
+     "method.gkd.lmbda is 0.5, must be 1 with data.rollouts, which are all trained on"},
+    {"TeachersRollouts",
+     [](auto& s) {
+       v1::Gkd& gkd = *s.mutable_method()->mutable_gkd();
+       gkd.set_teacher_model_name_or_path("/models/teacher");
+       gkd.set_seq_kd(true);
+     },
+     "method.gkd.seq_kd is true, must be false with data.rollouts: nothing is generated"},
 };
 INSTANTIATE_TEST_SUITE_P(All, OnlineRelations, ::testing::ValuesIn(kRules),
                          [](const auto& tested) { return std::string(tested.param.name); });
@@ -200,6 +234,51 @@ TEST(StepPlan, OfPpoIsAMiniBatch) {
     EXPECT_EQ(plan.steps_per_generation, parts.steps_per_generation);
     EXPECT_EQ(plan.num_passes, 4);
     EXPECT_EQ(steps_of_rate(spec), 4 * parts.mini_batches);
+  }
+}
+
+TEST(GenerationPlan, OfAnEvaluationIsItsMicrobatch) {
+  const v1::JobSpec spec = filled([](v1::JobSpec& s) {
+    grpo(live(s)).set_num_iterations(3);
+    grpo(s).set_num_generations_eval(2);
+    grpo(s).set_generation_batch_size(64);
+    s.mutable_data()->add_eval("/data/e.jsonl");
+    s.mutable_training()->set_per_device_eval_batch_size(4);
+    s.mutable_parallelism()->set_num_processes(2);
+  });
+  EXPECT_THAT(validate(spec), IsEmpty());
+  ASSERT_TRUE(makes_completions(spec, /*held_out=*/true));
+  const GenerationPlan plan = generation_plan(evaluation_job(spec));
+  EXPECT_EQ(plan.rows, 8);
+  EXPECT_EQ(plan.num_generations, 2);
+  EXPECT_EQ(plan.num_passes, 1);
+  EXPECT_EQ(plan.steps_per_generation, 1);
+}
+
+v1::JobSpec gkd_job(double lmbda, bool seq_kd) {
+  return filled([&](v1::JobSpec& s) {
+    s.mutable_data()->clear_rollouts();
+    s.mutable_data()->add_train("/data/t.jsonl");
+    s.mutable_data()->add_eval("/data/e.jsonl");
+    v1::Gkd& gkd = *s.mutable_method()->mutable_gkd();
+    gkd.set_teacher_model_name_or_path("/models/teacher");
+    if (lmbda >= 0) gkd.set_lmbda(lmbda);
+    gkd.set_seq_kd(seq_kd);
+  });
+}
+
+TEST(MakesCompletions, IsOfGkdWhereAModelWritesDocuments) {
+  for (const auto& [lmbda, seq_kd, student, teacher] :
+       {std::tuple(-1., false, false, false), std::tuple(0.5, false, true, false),
+        std::tuple(-1., true, false, true), std::tuple(0.5, true, true, true),
+        std::tuple(1., true, true, false)}) {
+    const v1::JobSpec spec = gkd_job(lmbda, seq_kd);
+    EXPECT_THAT(validate(spec), IsEmpty());
+    EXPECT_EQ(student_writes(spec), student);
+    EXPECT_EQ(teacher_writes(spec), teacher);
+    EXPECT_EQ(makes_completions(spec, /*held_out=*/false), student || teacher);
+    EXPECT_FALSE(makes_completions(spec, /*held_out=*/true));
+    EXPECT_EQ(generation_plan(spec).rows, student || teacher ? 8 : 1);
   }
 }
 

@@ -83,8 +83,6 @@ const Rule kRules[] = {
        first(s).mutable_format()->add_tags("a");
      },
      "reward_funcs[0].format.tags holds \"a\" twice, must hold each tag once"},
-    {"Model", [](auto& s) { first(s).mutable_model()->set_path("/models/reward"); },
-     "reward_funcs[0].model is given: models do not judge yet, must be another kind"},
     {"Address", [](auto& s) { first(s).mutable_server()->set_address("localhost"); },
      "reward_funcs[0].server.address is \"localhost\", must be host:port, or unix:///path"},
 };

@@ -13,13 +13,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "proto/spec/redacting_log.h"
 #include "worker/agent/devices.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/file_util.h"
+#include "worker/agent/membership.h"
 #include "worker/agent/network.h"
 #include "worker/agent/session.h"
 #include "worker/agent/supervisor.h"
@@ -40,7 +43,13 @@ struct Flags {
   int cpu_slots = 0;
   std::string cuda_devices = "all";
   std::string address;
+  std::string rack;
   bool kill_on_exit = false;
+  std::string ca;
+  std::string enrol_token;
+  std::string tls_cert;
+  std::string tls_key;
+  bool insecure_loopback = false;
 };
 
 std::string hostname() {
@@ -78,6 +87,20 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--address", flags.address,
                  "Address that other machines reach this one at; by default the one that the "
                  "coordinator is reached from, 127.0.0.1 when that is a Unix socket");
+  app.add_option("--rack", flags.rack,
+                 "Where this machine stands: a gang is kept within one rack where it can be");
+  app.add_option("--ca", flags.ca,
+                 "Authority of the coordinator's certificate, its STATE_DIR/tls/ca.pem; HOST:PORT "
+                 "takes it");
+  app.add_option("--enrol-token-file", flags.enrol_token,
+                 "File of a token of `tessera token create --role agent`: enrols this agent, which "
+                 "then has a certificate in its state directory");
+  app.add_option("--tls-cert", flags.tls_cert,
+                 "Certificate chain of another authority in PEM, which names "
+                 "tessera://agent/NODE, in place of one to enrol for");
+  app.add_option("--tls-key", flags.tls_key, "Its private key");
+  app.add_flag("--insecure-loopback", flags.insecure_loopback,
+               "Connect to HOST:PORT of this machine without TLS: for tests");
   app.add_flag("--kill-on-exit", flags.kill_on_exit,
                "On SIGTERM or SIGINT kill the ranks; else they go on for the next agent");
 }
@@ -133,13 +156,52 @@ absl::StatusOr<SupervisorOptions> supervisor_options(const Flags& flags) {
   return options;
 }
 
-Session::Options session_options(const Flags& flags, const SupervisorOptions& supervisor) {
+absl::StatusOr<std::unique_ptr<Membership>> join(const Flags& flags,
+                                                 const SupervisorOptions& supervisor,
+                                                 const UniqueFd& signals) {
+  if (flags.ca.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordinator is \"", flags.coordinator,
+                     "\", which takes --ca FILE: the authority of its certificate"));
+  }
+  if (flags.tls_cert.empty() != flags.tls_key.empty()) {
+    return absl::InvalidArgumentError("--tls-cert and --tls-key must be given together");
+  }
+  return Membership::join({.coordinator = flags.coordinator,
+                           .node = flags.node,
+                           .ca = flags.ca,
+                           .enrol_token = flags.enrol_token,
+                           .directory = supervisor.state_dir / "identity",
+                           .certificate = flags.tls_cert,
+                           .key = flags.tls_key},
+                          signals.get());
+}
+
+// How the coordinator is to be reached; a mistake in the flags, or why this agent is not let in.
+absl::StatusOr<Session::Options> session_options(const Flags& flags,
+                                                 const SupervisorOptions& supervisor,
+                                                 const UniqueFd& signals) {
   Session::Options options;
+  if (flags.coordinator.starts_with("unix:") || flags.insecure_loopback) {
+    if (flags.insecure_loopback && !is_on_this_machine(flags.coordinator)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--coordinator is \"", flags.coordinator,
+                       "\", must be on this machine with --insecure-loopback"));
+    }
+    options.credentials = [] { return grpc::InsecureChannelCredentials(); };
+  } else {
+    auto joined = join(flags, supervisor, signals);
+    if (!joined.ok()) return joined.status();
+    options.credentials = [member = std::shared_ptr<Membership>(*std::move(joined))] {
+      return member->credentials();
+    };
+  }
   options.coordinator = flags.coordinator;
   options.remote = !is_on_this_machine(flags.coordinator);
   options.hello.set_node(flags.node);
   options.hello.set_hostname(hostname());
   options.hello.set_address(supervisor.address);
+  options.hello.set_rack(flags.rack);
   options.hello.set_version(TESSERA_VERSION);
   options.hello.mutable_devices()->Assign(supervisor.devices.begin(), supervisor.devices.end());
   return options;
@@ -153,10 +215,13 @@ absl::Status run(const Flags& flags) {
   const absl::StatusOr<UniqueFd> lock = lock_directory(options->state_dir);
   if (!lock.ok()) return lock.status();
 
+  const auto how = session_options(flags, *options, signals);
+  if (!how.ok()) return absl::IsCancelled(how.status()) ? absl::OkStatus() : how.status();
+
   absl::Status result;
   EventLoop loop;
   Supervisor supervisor(loop, *options);
-  Session session(loop, session_options(flags, *options), supervisor, [&](const absl::Status& why) {
+  Session session(loop, *how, supervisor, [&](const absl::Status& why) {
     result = why;
     loop.stop();
   });
@@ -185,7 +250,8 @@ absl::Status run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("agent"));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l agent: %v");
+  spdlog::set_formatter(
+      std::make_unique<tessera::spec::RedactingFormatter>("%Y-%m-%dT%H:%M:%S.%e %l agent: %v"));
   CLI::App app{"Tessera's agent: runs the ranks of one machine", "tessera-agent"};
   app.set_version_flag("--version", TESSERA_VERSION);
   tessera::agent::Flags flags;

@@ -113,9 +113,9 @@ void Rank::recover() {
   }
 }
 
-void Rank::request_stop() {
+void Rank::request_stop(bool save_checkpoint) {
   v1::TrainerCommand command;
-  command.mutable_stop()->set_save_checkpoint(true);
+  command.mutable_stop()->set_save_checkpoint(save_checkpoint);
   std::ostringstream bytes;
   google::protobuf::util::SerializeDelimitedToOstream(command, &bytes);
   const std::string text = bytes.str();

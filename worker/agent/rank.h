@@ -47,8 +47,8 @@ class Rank {
   int rank() const { return rank_; }
   bool running() const { return process_ != nullptr; }
 
-  // Asks the trainer to save a checkpoint and end after its current step.
-  void request_stop();
+  // Asks the trainer to end after its current step, and to save a checkpoint first or not.
+  void request_stop(bool save_checkpoint);
   // Kills the process group; `cause` is the failure if the rank says nothing itself.
   void kill(const v1::Failure& cause);
 

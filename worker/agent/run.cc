@@ -98,10 +98,11 @@ v1::Prepared Run::prepared() const {
   return prepared;
 }
 
-void Run::start(const v1::Start& start, milliseconds fence) {
+void Run::start(const v1::Start& start, milliseconds fence,
+                std::chrono::system_clock::time_point lease) {
   if (started_ || killed_) return;
   started_ = true;
-  renew_lease();
+  renew_lease(lease);
   // Written before the first spawn: an agent that finds no start.pb knows that there is no process.
   absl::Status status = write_message(directory_.start(), start);
   for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -163,14 +164,17 @@ ProcessOptions Run::options_for(int local_rank) const {
   return options;
 }
 
-void Run::kill(milliseconds grace, const std::string& reason) {
+void Run::kill(milliseconds grace, const std::string& reason, bool save_checkpoint) {
   killed_ = true;
+  const EventLoop::Clock::time_point time = EventLoop::Clock::now() + grace;
+  if (kill_timer_ && kill_time_ <= time) return;
   if (kill_timer_) context_.loop.cancel(*kill_timer_);
   kill_timer_.reset();
   if (grace <= milliseconds::zero()) return kill_now(reason);
   for (const std::unique_ptr<Rank>& rank : ranks_) {
-    if (rank->running()) rank->request_stop();
+    if (rank->running()) rank->request_stop(save_checkpoint);
   }
+  kill_time_ = time;
   kill_timer_ = context_.loop.call_after(grace, [this, reason] {
     kill_timer_.reset();
     kill_now(reason);
@@ -195,8 +199,8 @@ void Run::poll() {
   for (const std::unique_ptr<Rank>& rank : ranks_) rank->poll();
 }
 
-void Run::renew_lease() {
-  if (absl::Status status = directory_.renew_lease(); !status.ok()) {
+void Run::renew_lease(std::chrono::system_clock::time_point time) {
+  if (absl::Status status = directory_.renew_lease(time); !status.ok()) {
     spdlog::warn("{}", std::string(status.message()));
   }
 }

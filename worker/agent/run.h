@@ -56,16 +56,19 @@ class Run {
   bool started() const { return started_; }
 
   v1::Prepared prepared() const;
-  // Spawns the ranks. Does nothing the second time.
-  void start(const v1::Start& start, std::chrono::milliseconds fence);
-  // Asks the ranks to stop and kills those left after `grace`.
-  void kill(std::chrono::milliseconds grace, const std::string& reason);
+  // Spawns the ranks, with a lease of that time. Does nothing the second time.
+  void start(const v1::Start& start, std::chrono::milliseconds fence,
+             std::chrono::system_clock::time_point lease);
+  // Asks the ranks to stop, after a checkpoint or not, and kills those left after `grace`. Called
+  // again it may bring that nearer, and never puts it off.
+  void kill(std::chrono::milliseconds grace, const std::string& reason,
+            bool save_checkpoint = false);
   // Deletes nothing itself: the owner does so once running() is false.
   void release();
   bool released() const { return released_; }
 
   void poll();
-  void renew_lease();
+  void renew_lease(std::chrono::system_clock::time_point time);
 
   // See Rank.
   void rewind();
@@ -94,7 +97,9 @@ class Run {
   bool killed_ = false;
   bool released_ = false;
   bool end_reported_ = false;
+  // Set as long as the timer is.
   std::optional<EventLoop::TimerId> kill_timer_;
+  EventLoop::Clock::time_point kill_time_;
 };
 
 }  // namespace tessera::agent

@@ -3,6 +3,7 @@
 #include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
+#include <absl/time/time.h>
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
@@ -74,9 +75,11 @@ RankDirectory RunDirectory::rank(int rank) const {
   return RankDirectory{path_ / absl::StrCat("rank-", rank)};
 }
 
-absl::Status RunDirectory::renew_lease() const {
+absl::Status RunDirectory::renew_lease(std::chrono::system_clock::time_point time) const {
   UniqueFd fd(::open(lease().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd.valid() || ::futimens(fd.get(), nullptr) != 0) {
+  const timespec modified = absl::ToTimespec(absl::FromChrono(time));
+  const timespec times[] = {modified, modified};
+  if (!fd.valid() || ::futimens(fd.get(), times) != 0) {
     return errno_status(absl::StrCat("renew ", lease().string()));
   }
   return absl::OkStatus();

@@ -16,6 +16,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -55,8 +56,8 @@ class RunDirectory {
   std::filesystem::path lease() const { return path_ / "lease"; }
   RankDirectory rank(int rank) const;
 
-  // Gives the lease file the present time as its modification time, making it first if need be.
-  absl::Status renew_lease() const;
+  // Gives the lease file the time as its modification time, making it first if need be.
+  absl::Status renew_lease(std::chrono::system_clock::time_point time) const;
 
   // Deletes the run, and the job's directory when nothing is left in it.
   void remove() const;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tessera/v1/agent.grpc.pb.h"
+#include "worker/agent/membership.h"
 
 namespace tessera::agent {
 
@@ -18,7 +19,8 @@ using std::chrono::milliseconds;
 // last read.
 class Connection : public grpc::ClientBidiReactor<v1::SessionRequest, v1::SessionResponse> {
  public:
-  Connection(EventLoop& loop, Session& session, const Session::Options& options)
+  Connection(EventLoop& loop, Session& session, const Session::Options& options,
+             const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : loop_(loop), session_(session) {
     grpc::ChannelArguments arguments;
     if (options.remote) {
@@ -28,8 +30,7 @@ class Connection : public grpc::ClientBidiReactor<v1::SessionRequest, v1::Sessio
     }
     // A channel of its own: no back-off is left over from the last one. Session does the waiting.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    auto channel = grpc::CreateCustomChannel(options.coordinator,
-                                             grpc::InsecureChannelCredentials(), arguments);
+    auto channel = grpc::CreateCustomChannel(options.coordinator, credentials, arguments);
     stub_ = v1::AgentService::NewStub(channel);
     stub_->async()->Session(&context_, this);
     AddHold();
@@ -95,12 +96,15 @@ Session::Session(EventLoop& loop, Options options, Supervisor& supervisor, OnFat
 Session::~Session() = default;
 
 void Session::connect() {
-  connection_ = std::make_unique<Connection>(loop_, *this, options_);
+  const auto credentials = options_.credentials();
+  if (!credentials.ok()) return on_fatal_(credentials.status());
+  connection_ = std::make_unique<Connection>(loop_, *this, options_, *credentials);
   v1::SessionRequest request;
   *request.mutable_hello() = options_.hello;
   for (v1::RunId& run : supervisor_.runs()) {
     *request.mutable_hello()->add_runs() = std::move(run);
   }
+  hello_time_ = std::chrono::system_clock::now();
   connection_->send(std::move(request));
 }
 
@@ -115,6 +119,7 @@ void Session::close(std::function<void()> done) {
 }
 
 void Session::received(const v1::SessionResponse& message) {
+  if (message.has_heartbeat_ack()) return heartbeat_answered(message.heartbeat_ack().number());
   if (welcomed_) return supervisor_.handle(message);
   if (!message.has_welcome() || message.welcome().lease_ms() <= 0 ||
       message.welcome().fence_ms() <= 0) {
@@ -124,20 +129,31 @@ void Session::received(const v1::SessionResponse& message) {
   const v1::Welcome& welcome = message.welcome();
   spdlog::info("connected to {} as {}, epoch {}", options_.coordinator, options_.hello.node(),
                welcome.epoch());
-  welcomed_ = true;
+  welcomed_ = was_welcomed_ = true;
   outage_logged_ = false;
   backoff_ = kMinBackoff;
   heartbeat_interval_ = std::max(milliseconds(welcome.lease_ms() / 3), milliseconds(1));
   heartbeat_timer_ = loop_.call_after(heartbeat_interval_, [this] { heartbeat(); });
-  supervisor_.connected(
-      welcome, [this](v1::SessionRequest request) { connection_->send(std::move(request)); });
+  heartbeats_.clear();
+  supervisor_.connected(welcome, hello_time_, [this](v1::SessionRequest request) {
+    connection_->send(std::move(request));
+  });
 }
 
 void Session::heartbeat() {
   v1::SessionRequest request;
-  request.mutable_heartbeat();
+  request.mutable_heartbeat()->set_number(++last_heartbeat_);
+  heartbeats_[last_heartbeat_] = std::chrono::system_clock::now();
+  if (heartbeats_.size() > kMaxUnanswered) heartbeats_.erase(heartbeats_.begin());
   connection_->send(std::move(request));
   heartbeat_timer_ = loop_.call_after(heartbeat_interval_, [this] { heartbeat(); });
+}
+
+void Session::heartbeat_answered(int64_t number) {
+  const auto answered = heartbeats_.find(number);
+  if (answered == heartbeats_.end()) return;
+  supervisor_.renew_leases(answered->second);
+  heartbeats_.erase(heartbeats_.begin(), std::next(answered));
 }
 
 void Session::ended(const grpc::Status& status) {
@@ -158,6 +174,12 @@ void Session::ended(const grpc::Status& status) {
           absl::StrCat("the coordinator refuses this agent: ", status.error_message())));
     default:
       break;
+  }
+  if (!was_welcomed_ && is_certificate_failure(status.error_message())) {
+    return on_fatal_(absl::FailedPreconditionError(
+        absl::StrCat("the coordinator at ", options_.coordinator,
+                     " shows a certificate that is not of the authority in --ca, or not for this "
+                     "name")));
   }
   if (!std::exchange(outage_logged_, true)) {
     spdlog::warn("no coordinator at {}: {}; trying again until there is one", options_.coordinator,

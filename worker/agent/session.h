@@ -3,10 +3,12 @@
 #pragma once
 
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -26,6 +28,9 @@ inline constexpr std::chrono::milliseconds kMaxBackoff{5000};
 inline constexpr std::chrono::milliseconds kPingInterval{5000};
 inline constexpr std::chrono::milliseconds kPingTimeout{5000};
 
+// Heartbeats that wait for their answers; older ones are forgotten.
+inline constexpr size_t kMaxUnanswered = 64;
+
 class Connection;
 
 class Session {
@@ -33,6 +38,8 @@ class Session {
   struct Options {
     // unix:PATH or HOST:PORT.
     std::string coordinator;
+    // Of each connection: certificates are renewed.
+    std::function<absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>>()> credentials;
     // Whether a network that may fail lies between.
     bool remote = false;
     // All of Hello but the runs.
@@ -58,6 +65,7 @@ class Session {
   void received(const v1::SessionResponse& message);
   void ended(const grpc::Status& status);
   void heartbeat();
+  void heartbeat_answered(int64_t number);
   std::chrono::milliseconds next_backoff();
 
   EventLoop& loop_;
@@ -66,10 +74,15 @@ class Session {
   const OnFatal on_fatal_;
   std::unique_ptr<Connection> connection_;
   bool welcomed_ = false;
+  bool was_welcomed_ = false;
   // So that an outage is logged once, not at every try.
   bool outage_logged_ = false;
   std::chrono::milliseconds heartbeat_interval_{0};
   EventLoop::TimerId heartbeat_timer_;
+  // When Hello was sent, and each heartbeat of the session that was not answered yet.
+  Supervisor::Time hello_time_;
+  std::map<int64_t, Supervisor::Time> heartbeats_;
+  int64_t last_heartbeat_ = 0;
   EventLoop::TimerId connect_timer_;
   std::chrono::milliseconds backoff_ = kMinBackoff;
   std::minstd_rand random_{std::random_device()()};

@@ -20,12 +20,12 @@ Supervisor::Supervisor(EventLoop& loop, SupervisorOptions options)
                       .directory = options_.state_dir / "probes"}) {
   recover();
   poll();
-  renew_leases();
+  watch_memory();
 }
 
 Supervisor::~Supervisor() {
   loop_.cancel(poll_timer_);
-  loop_.cancel(lease_timer_);
+  loop_.cancel(memory_timer_);
 }
 
 void Supervisor::recover() {
@@ -54,7 +54,8 @@ Run* Supervisor::find(const v1::RunId& id) {
   return found == runs_.end() || found->second->released() ? nullptr : found->second.get();
 }
 
-void Supervisor::connected(const v1::Welcome& welcome, Send send) {
+void Supervisor::connected(const v1::Welcome& welcome, Time heard, Send send) {
+  heard_ = heard;
   fence_ = milliseconds(welcome.fence_ms());
   send_ = std::move(send);
   std::set<Key> wanted;
@@ -76,7 +77,7 @@ void Supervisor::connected(const v1::Welcome& welcome, Send send) {
     if (run->released()) continue;
     // The answer may have been lost with the last session.
     if (!run->started()) send_prepared(*run);
-    run->renew_lease();
+    run->renew_lease(heard_);
     run->pump(send_);
   }
 }
@@ -111,6 +112,7 @@ void Supervisor::handle(const v1::SessionResponse& message) {
     case v1::SessionResponse::kCancelProbe:
       return prober_.cancel(message.cancel_probe().probe_id());
     case v1::SessionResponse::kWelcome:
+    case v1::SessionResponse::kHeartbeatAck:
     case v1::SessionResponse::KIND_NOT_SET:
       spdlog::warn("the coordinator sent a message that this agent does not know");
   }
@@ -180,7 +182,7 @@ void Supervisor::send_prepared(const Run& run) {
 void Supervisor::start(const v1::Start& start) {
   Run* run = find(start.run());
   if (!run) return send_ended(start.run());
-  run->start(start, fence_);
+  run->start(start, fence_, heard_);
   run->pump(send_);
 }
 
@@ -189,7 +191,7 @@ void Supervisor::kill(const v1::Kill& kill) {
   if (!run) return send_ended(kill.run());
   spdlog::info("{} attempt {}: to be killed: {}", kill.run().job_id(), kill.run().attempt(),
                kill.reason());
-  run->kill(milliseconds(kill.grace_ms()), kill.reason());
+  run->kill(milliseconds(kill.grace_ms()), kill.reason(), kill.save_checkpoint());
   run->pump(send_);
 }
 
@@ -244,12 +246,16 @@ void Supervisor::poll() {
   poll_timer_ = loop_.call_after(kPollInterval, [this] { poll(); });
 }
 
-void Supervisor::renew_leases() {
+void Supervisor::watch_memory() {
   oom_.tick();
+  memory_timer_ = loop_.call_after(kOomInterval, [this] { watch_memory(); });
+}
+
+void Supervisor::renew_leases(Time heard) {
+  heard_ = heard;
   for (auto& [run_key, run] : runs_) {
-    if (send_ && run->running()) run->renew_lease();
+    if (run->running()) run->renew_lease(heard);
   }
-  lease_timer_ = loop_.call_after(kLeaseInterval, [this] { renew_leases(); });
 }
 
 }  // namespace tessera::agent

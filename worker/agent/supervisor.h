@@ -2,8 +2,8 @@
 // nothing of how they travel: a session (session.h) connects it.
 //
 // Nothing is lost while no session is connected: ranks go on, their events stay in files, and each
-// connection starts again from the cursors that the coordinator names. The trainers' leases are
-// renewed only while a session is connected.
+// connection starts again from the cursors that the coordinator names. The trainers' leases are as
+// old as the last message of this agent that the coordinator is known to have got.
 #pragma once
 
 #include <absl/status/status.h>
@@ -29,7 +29,7 @@ namespace tessera::agent {
 
 // Longest time between an event's being written and its being sent.
 inline constexpr std::chrono::milliseconds kPollInterval{50};
-inline constexpr std::chrono::milliseconds kLeaseInterval{1000};
+inline constexpr std::chrono::milliseconds kOomInterval{1000};
 
 struct SupervisorOptions {
   // Absolute.
@@ -53,8 +53,11 @@ class Supervisor {
   // What Hello names.
   std::vector<v1::RunId> runs() const;
 
+  using Time = std::chrono::system_clock::time_point;
   // A session is connected, or no longer. `send` is called from the loop until disconnected().
-  void connected(const v1::Welcome& welcome, Send send);
+  // `heard`: when this agent sent the latest message that the coordinator has answered.
+  void connected(const v1::Welcome& welcome, Time heard, Send send);
+  void renew_leases(Time heard);
   void disconnected();
   // Any message but Welcome.
   void handle(const v1::SessionResponse& message);
@@ -84,7 +87,7 @@ class Supervisor {
   void send_ended(const v1::RunId& run);
 
   void poll();
-  void renew_leases();
+  void watch_memory();
 
   EventLoop& loop_;
   const SupervisorOptions options_;
@@ -94,9 +97,10 @@ class Supervisor {
   std::map<Key, std::unique_ptr<Run>> runs_;
   Send send_;  // null while no session is connected
   std::chrono::milliseconds fence_{0};
+  Time heard_;
   std::function<void()> all_killed_;
   EventLoop::TimerId poll_timer_;
-  EventLoop::TimerId lease_timer_;
+  EventLoop::TimerId memory_timer_;
 };
 
 }  // namespace tessera::agent

@@ -1,0 +1,54 @@
+#include "proto/spec/redact.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace tessera::spec {
+namespace {
+
+const std::string kSecret(64, 'a');
+const std::string kUrl = "https://";
+
+TEST(Redact, KeepsAllThatIsNoSecret) {
+  for (const char* text :
+       {"", "step 3 of 4", "tsr_", "tsr_short_abc", "a bearer of good news", "Bearer of good",
+        "ftp://localhost/a@b", "see file:///data/x", "data/C:/x@y", "ratio 1:/2@3",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", "mail a@b.c",
+        "\xff\xfe bytes that are no text"}) {
+    EXPECT_EQ(redact(text), text);
+  }
+}
+
+TEST(Redact, TakesTheSecretHalfOfATokenAlone) {
+  EXPECT_EQ(redact("token tsr_0123456789ab_" + kSecret + "!"), "token tsr_0123456789ab_***!");
+  EXPECT_EQ(redact("tsr_0123456789ab_0f"), "tsr_0123456789ab_***")
+      << "a part of one is secret, too";
+  EXPECT_EQ(redact("Bearer tsr_0123456789ab_" + kSecret), "Bearer tsr_0123456789ab_***");
+}
+
+TEST(Redact, TakesBearersKeysAndUserinfo) {
+  EXPECT_EQ(redact("authorization: Bearer eyJhbGciOi.JIUzI1NiJ9-x, next"),
+            "authorization: Bearer ***, next");
+  EXPECT_EQ(
+      redact("a\n-----BEGIN EC PRIVATE KEY-----\nMHcC\nAQ==\n-----END EC PRIVATE KEY-----\nb"),
+      "a\n-----BEGIN EC PRIVATE KEY-----***-----END EC PRIVATE KEY-----\nb");
+  EXPECT_EQ(redact("-----BEGIN PRIVATE KEY-----\nMHcC"), "-----BEGIN PRIVATE KEY-----***");
+  EXPECT_EQ(redact(kUrl + "me:pa@ss@host:1/x?y=z@w"), kUrl + "***@host:1/x?y=z@w");
+  EXPECT_EQ(redact(kUrl + "key@host and " + kUrl + "u:p@h"),
+            kUrl + "***@host and " + kUrl + "***@h");
+  EXPECT_EQ(redact("/data/https:/me:pass@host/x"), "/data/https:/***@host/x");
+}
+
+TEST(Redact, TakesEachOfMany) {
+  std::string text, expected;
+  for (int i = 0; i < 1000; ++i) {
+    text += "tsr_0123456789ab_" + kSecret + " ";
+    expected += "tsr_0123456789ab_*** ";
+  }
+  EXPECT_EQ(redact(text), expected);
+}
+
+}  // namespace
+}  // namespace tessera::spec
