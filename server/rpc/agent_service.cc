@@ -4,10 +4,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/jobs/errors.h"
+#include "server/rpc/redact_events.h"
 #include "server/rpc/status.h"
 
 namespace tessera::server {
@@ -18,13 +21,24 @@ constexpr int kMaxUnprocessed = 64;
 // Messages that wait for the agent to read them.
 constexpr size_t kMaxUnsent = 4096;
 
+constexpr char kSessionMethod[] = "tessera.v1.AgentService/Session";
+
+// A session that ends before its first message.
+class Refusal final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionResponse> {
+ public:
+  explicit Refusal(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
 class Session final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionResponse>,
                       public AgentLink,
                       public std::enable_shared_from_this<Session> {
  public:
-  Session(grpc::CallbackServerContext* context, ControlLoop& loop, Control& control,
-          const Clock& clock, RpcMetrics& metrics)
+  Session(grpc::CallbackServerContext* context, Identity identity, ControlLoop& loop,
+          Control& control, const Gate& gate, const Clock& clock, RpcMetrics& metrics)
       : context_(context),
+        identity_(std::move(identity)),
+        gate_(gate),
         loop_(loop),
         control_(control),
         clock_(clock),
@@ -44,6 +58,11 @@ class Session final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::Ses
       return end(error(absl::StatusCode::kInvalidArgument, "NO_HELLO",
                        "the first message of a session must be Hello"));
     }
+    if (first) {
+      const absl::Status status = check_node(request_.hello().node());
+      if (!status.ok()) return end(status);
+    }
+    redact_events(request_);
     loop_.post([session = self_, message = std::move(request_), first] {
       if (first) {
         session->control_.hello(session, message.hello());
@@ -100,6 +119,16 @@ class Session final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::Ses
   }
 
  private:
+  // An agent is the node that its certificate names.
+  absl::Status check_node(const std::string& node) const {
+    if (identity_.role != Role::kAgent || node == identity_.node) return absl::OkStatus();
+    return gate_.audit(
+        *context_, identity_, kSessionMethod,
+        error(absl::StatusCode::kPermissionDenied, "OTHER_NODE",
+              absl::StrCat("the certificate is that of node ", identity_.node, ", not ", node)),
+        {{"node", node}});
+  }
+
   // Requires mutex_ held.
   void finish() {
     if (std::exchange(finished_, true)) return;
@@ -117,6 +146,8 @@ class Session final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::Ses
   }
 
   grpc::CallbackServerContext* const context_;
+  const Identity identity_;
+  const Gate& gate_;
   ControlLoop& loop_;
   Control& control_;
   const Clock& clock_;
@@ -138,15 +169,43 @@ class Session final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::Ses
 
 }  // namespace
 
-AgentService::AgentService(ControlLoop& loop, Control& control, const Clock& clock,
-                           RpcMetrics& metrics)
-    : loop_(loop), control_(control), clock_(clock), metrics_(metrics) {}
+AgentService::AgentService(ControlLoop& loop, Control& control, const Gate& gate,
+                           const Clock& clock, RpcMetrics& metrics)
+    : loop_(loop), control_(control), gate_(gate), clock_(clock), metrics_(metrics) {}
 
 grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionResponse>* AgentService::Session(
     grpc::CallbackServerContext* context) {
-  auto session = std::make_shared<server::Session>(context, loop_, control_, clock_, metrics_);
+  auto identity = gate_.admit(*context, kSessionMethod);
+  if (!identity.ok()) {
+    const grpc::Status status = to_grpc(identity.status());
+    metrics_.record("Session", status.error_code(), absl::ZeroDuration());
+    return new Refusal(status);
+  }
+  const std::string credential = identity->credential;
+  auto session = std::make_shared<server::Session>(context, *std::move(identity), loop_, control_,
+                                                   gate_, clock_, metrics_);
+  if (!credential.empty()) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(sessions_, [](const auto& entry) { return entry.second.expired(); });
+    sessions_.emplace(credential, session);
+  }
   session->start();
   return session.get();
+}
+
+void AgentService::end_sessions(const std::string& credential) {
+  std::vector<std::shared_ptr<AgentLink>> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [begin, end] = sessions_.equal_range(credential);
+    for (auto it = begin; it != end; ++it) {
+      if (auto session = it->second.lock()) ended.push_back(std::move(session));
+    }
+  }
+  for (const auto& session : ended) {
+    session->end(error(absl::StatusCode::kUnauthenticated, "CERTIFICATE_REVOKED",
+                       absl::StrCat("the certificate ", credential, " was revoked")));
+  }
 }
 
 }  // namespace tessera::server

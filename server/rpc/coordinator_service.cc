@@ -1,23 +1,21 @@
 #include "server/rpc/coordinator_service.h"
 
-#include <limits>
+#include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "server/jobs/errors.h"
+#include "server/jobs/list_jobs.h"
 #include "server/rpc/generate.h"
 #include "server/rpc/status.h"
 
 namespace tessera::server {
 namespace {
 
-constexpr int kDefaultPageSize = 50;
-constexpr int kMaxPageSize = 1000;
+// In place of a job's id.
+constexpr char kOtherProject[] = "(of another project)";
 
 // One unary call: ends it once, and counts it.
 class Call {
@@ -56,49 +54,33 @@ absl::Status guarded(Read read) {
   }
 }
 
-// A page token holds where the next page starts, and the filter it belongs to.
-std::string make_token(int64_t before, const std::string& filter) {
-  return absl::WebSafeBase64Escape(absl::StrCat("1:", before, ":", filter));
-}
-
-bool read_token(const std::string& token, const std::string& filter, int64_t& before) {
-  std::string text;
-  if (!absl::WebSafeBase64Unescape(token, &text)) return false;
-  const std::vector<std::string> parts = absl::StrSplit(text, ':');
-  return parts.size() == 3 && parts[0] == "1" && absl::SimpleAtoi(parts[1], &before) &&
-         parts[2] == filter;
-}
-
-absl::Status list_jobs(Reader& reader, const v1::ListJobsRequest& request,
-                       v1::ListJobsResponse& response) {
-  if (request.page_size() < 0 || request.page_size() > kMaxPageSize) {
-    return invalid_request(
-        {{"page_size", absl::StrCat("page_size must be between 0 and ", kMaxPageSize, ", is ",
-                                    request.page_size())}});
+// Hides the names of jobs that the caller may not see; that a device is held is seen.
+void hide_jobs(Reader& reader, const Identity& caller, v1::ListNodesResponse& response) {
+  if (!caller.is_limited()) return;
+  std::map<std::string, bool> seen;
+  for (v1::Node& node : *response.mutable_nodes()) {
+    for (v1::Device& device : *node.mutable_devices()) {
+      if (device.job().empty()) continue;
+      const auto [found, is_new] = seen.try_emplace(device.job(), false);
+      if (is_new) {
+        const auto job = reader([&](Queries& queries) { return queries.find(device.job()); });
+        found->second = job.ok() && caller.sees(job->job().spec().project());
+      }
+      if (!found->second) device.set_job(kOtherProject);
+    }
   }
-  std::vector<v1::Job::State> states;
-  for (const int state : request.states()) states.push_back(static_cast<v1::Job::State>(state));
-  const std::string filter = absl::StrJoin(states, ",");
-  int64_t before = std::numeric_limits<int64_t>::max();
-  if (!request.page_token().empty() && !read_token(request.page_token(), filter, before)) {
-    return invalid_request(
-        {{"page_token", "page_token is not one that this request's previous page gave"}});
-  }
-  const int size = request.page_size() == 0 ? kDefaultPageSize : request.page_size();
-  JobPage page = reader([&](Queries& queries) { return queries.list(before, states, size); });
-  if (page.more) response.set_next_page_token(make_token(page.records.back().number(), filter));
-  for (JobRecord& record : page.records) *response.add_jobs() = std::move(*record.mutable_job());
-  return absl::OkStatus();
 }
 
 }  // namespace
 
 CoordinatorService::CoordinatorService(ControlLoop& loop, Control& control, Reader& reader,
-                                       WatchHub& watches, const Clock& clock, RpcMetrics& metrics)
+                                       WatchHub& watches, const Gate& gate, const Clock& clock,
+                                       RpcMetrics& metrics)
     : loop_(loop),
       control_(control),
       reader_(reader),
       watches_(watches),
+      gate_(gate),
       clock_(clock),
       metrics_(metrics) {}
 
@@ -132,19 +114,102 @@ grpc::ServerUnaryReactor* CoordinatorService::ListJobs(grpc::CallbackServerConte
                                                        const v1::ListJobsRequest* request,
                                                        v1::ListJobsResponse* response) {
   const Call call(context, "ListJobs", clock_, metrics_);
-  call.finish(guarded([&] { return list_jobs(reader_, *request, *response); }));
+  call.finish(guarded([&]() -> absl::Status {
+    const auto caller = gate_.caller(*context);
+    if (!caller.ok()) return caller.status();
+    const auto sees = [&](const std::string& project) { return caller->sees(project); };
+    return list_jobs(reader_, sees, *request, *response);
+  }));
+  return call.reactor();
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* CoordinatorService::change_job(
+    const char* name, grpc::CallbackServerContext* context, const Request& request,
+    Response* response, void (Control::*method)(const std::string&, Control::JobReply)) {
+  const Call call(context, name, clock_, metrics_);
+  loop_.post([this, call, id = request.id(), response, method] {
+    (control_.*method)(id, [call, response](absl::StatusOr<v1::Job> job) {
+      if (job.ok()) *response->mutable_job() = *std::move(job);
+      call.finish(job.status());
+    });
+  });
   return call.reactor();
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::CancelJob(grpc::CallbackServerContext* context,
                                                         const v1::CancelJobRequest* request,
                                                         v1::CancelJobResponse* response) {
-  const Call call(context, "CancelJob", clock_, metrics_);
-  loop_.post([this, call, id = request->id(), response] {
-    control_.cancel(id, [call, response](absl::StatusOr<v1::Job> job) {
-      if (job.ok()) *response->mutable_job() = *std::move(job);
-      call.finish(job.status());
+  return change_job("CancelJob", context, *request, response, &Control::cancel);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::SuspendJob(grpc::CallbackServerContext* context,
+                                                         const v1::SuspendJobRequest* request,
+                                                         v1::SuspendJobResponse* response) {
+  return change_job("SuspendJob", context, *request, response, &Control::suspend);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ResumeJob(grpc::CallbackServerContext* context,
+                                                        const v1::ResumeJobRequest* request,
+                                                        v1::ResumeJobResponse* response) {
+  return change_job("ResumeJob", context, *request, response, &Control::resume);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ListQueue(grpc::CallbackServerContext* context,
+                                                        const v1::ListQueueRequest* request,
+                                                        v1::ListQueueResponse* response) {
+  const Call call(context, "ListQueue", clock_, metrics_);
+  const int limit = request->limit();
+  if (limit < 0 || limit > kMaxPageSize) {
+    call.finish(invalid_request(
+        {{"limit", absl::StrCat("limit must be between 0 and ", kMaxPageSize, ", is ", limit)}}));
+    return call.reactor();
+  }
+  const auto caller = gate_.caller(*context);
+  if (!caller.ok()) {
+    call.finish(caller.status());
+    return call.reactor();
+  }
+  const int wanted = limit == 0 ? kDefaultPageSize : limit;
+  loop_.post([this, call, wanted, response, caller = *caller] {
+    *response = control_.queue(static_cast<size_t>(caller.is_limited() ? kMaxPageSize : wanted));
+    auto& entries = *response->mutable_entries();
+    const auto hidden = std::remove_if(entries.begin(), entries.end(), [&](const auto& entry) {
+      return !caller.sees(entry.project());
     });
+    entries.erase(hidden, entries.end());
+    if (entries.size() > wanted) entries.DeleteSubrange(wanted, entries.size() - wanted);
+    loop_.after_commit([call] { call.finish(absl::OkStatus()); });
+  });
+  return call.reactor();
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::SetProject(grpc::CallbackServerContext* context,
+                                                         const v1::SetProjectRequest* request,
+                                                         v1::SetProjectResponse* response) {
+  const Call call(context, "SetProject", clock_, metrics_);
+  loop_.post([this, call, project = request->project(), response] {
+    absl::StatusOr<v1::Project> set = control_.set_project(project);
+    if (set.ok()) *response->mutable_project() = *set;
+    loop_.after_commit([call, status = set.status()] { call.finish(status); });
+  });
+  return call.reactor();
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ListProjects(grpc::CallbackServerContext* context,
+                                                           const v1::ListProjectsRequest*,
+                                                           v1::ListProjectsResponse* response) {
+  const Call call(context, "ListProjects", clock_, metrics_);
+  const auto caller = gate_.caller(*context);
+  if (!caller.ok()) {
+    call.finish(caller.status());
+    return call.reactor();
+  }
+  loop_.post([this, call, response, caller = *caller] {
+    for (v1::Project& project : control_.projects()) {
+      if (caller.sees(project.name())) *response->add_projects() = std::move(project);
+    }
+    loop_.after_commit([call] { call.finish(absl::OkStatus()); });
   });
   return call.reactor();
 }
@@ -158,9 +223,19 @@ grpc::ServerUnaryReactor* CoordinatorService::ListNodes(grpc::CallbackServerCont
                                                         const v1::ListNodesRequest* request,
                                                         v1::ListNodesResponse* response) {
   const Call call(context, "ListNodes", clock_, metrics_);
-  loop_.post([this, call, response] {
+  const auto caller = gate_.caller(*context);
+  if (!caller.ok()) {
+    call.finish(caller.status());
+    return call.reactor();
+  }
+  loop_.post([this, call, response, caller = *caller] {
     for (v1::Node& node : control_.nodes()) *response->add_nodes() = std::move(node);
-    loop_.after_commit([call] { call.finish(absl::OkStatus()); });
+    loop_.after_commit([this, call, response, caller] {
+      call.finish(guarded([&] {
+        hide_jobs(reader_, caller, *response);
+        return absl::OkStatus();
+      }));
+    });
   });
   return call.reactor();
 }

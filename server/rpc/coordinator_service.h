@@ -1,10 +1,15 @@
 // The Coordinator service: each handler checks, calls, translates, fills. Reads come from the
-// store, changes go through the control loop.
+// store, changes go through the control loop. Who may call is settled before
+// (server/security/guarded_coordinator.h); what lists things leaves out what the caller may not
+// see.
 #pragma once
+
+#include <string>
 
 #include "server/agents/control.h"
 #include "server/jobs/control_loop.h"
 #include "server/rpc/watch.h"
+#include "server/security/gate.h"
 #include "server/telemetry/rpc_metrics.h"
 #include "tessera/v1/coordinator.grpc.pb.h"
 
@@ -13,7 +18,7 @@ namespace tessera::server {
 class CoordinatorService final : public v1::Coordinator::CallbackService {
  public:
   CoordinatorService(ControlLoop& loop, Control& control, Reader& reader, WatchHub& watches,
-                     const Clock& clock, RpcMetrics& metrics);
+                     const Gate& gate, const Clock& clock, RpcMetrics& metrics);
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
@@ -27,6 +32,21 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
                                       const v1::CancelJobRequest* request,
                                       v1::CancelJobResponse* response) override;
+  grpc::ServerUnaryReactor* SuspendJob(grpc::CallbackServerContext* context,
+                                       const v1::SuspendJobRequest* request,
+                                       v1::SuspendJobResponse* response) override;
+  grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context,
+                                      const v1::ResumeJobRequest* request,
+                                      v1::ResumeJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListQueue(grpc::CallbackServerContext* context,
+                                      const v1::ListQueueRequest* request,
+                                      v1::ListQueueResponse* response) override;
+  grpc::ServerUnaryReactor* SetProject(grpc::CallbackServerContext* context,
+                                       const v1::SetProjectRequest* request,
+                                       v1::SetProjectResponse* response) override;
+  grpc::ServerUnaryReactor* ListProjects(grpc::CallbackServerContext* context,
+                                         const v1::ListProjectsRequest* request,
+                                         v1::ListProjectsResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
       grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override;
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
@@ -42,10 +62,18 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
 
  private:
+  // Posts one of Control's methods that change a job.
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* change_job(const char* name, grpc::CallbackServerContext* context,
+                                       const Request& request, Response* response,
+                                       void (Control::*method)(const std::string&,
+                                                               Control::JobReply));
+
   ControlLoop& loop_;
   Control& control_;
   Reader& reader_;
   WatchHub& watches_;
+  const Gate& gate_;
   const Clock& clock_;
   RpcMetrics& metrics_;
 };

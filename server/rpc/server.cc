@@ -17,19 +17,38 @@ constexpr int kMaxMessageBytes = 4 << 20;
 // Dead connections are found in about twice this.
 constexpr int kKeepaliveMs = 20'000;
 
+// Agents on other machines ping this often (worker/agent/session.h).
+constexpr int kMinPingIntervalMs = 4'000;
+// Of all of a call's headers, a token included.
+constexpr int kMaxMetadataBytes = 16 << 10;
+constexpr int kHandshakeTimeoutMs = 10'000;
+// Calls on one connection; more wait at the client.
+constexpr int kMaxStreamsPerConnection = 2048;
+
+bool is_unix(const std::string& address) { return absl::StartsWith(address, "unix:"); }
+
 absl::Status check_address(const std::string& address) {
-  if (absl::StartsWith(address, "unix:")) {
-    constexpr size_t kMaxPath = sizeof(sockaddr_un{}.sun_path) - 1;
-    const size_t length = absl::StripPrefix(address, "unix:").size();
-    if (length > 0 && length <= kMaxPath) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("--listen ", address,
-                                                   ": the path of a socket has 1 to ", kMaxPath,
-                                                   " characters, this one has ", length));
-  }
-  if (is_loopback(address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--listen ", address,
-      ": without TLS only unix:PATH, 127.0.0.1:PORT, localhost:PORT and [::1]:PORT are served"));
+  if (!is_unix(address)) return absl::OkStatus();
+  constexpr size_t kMaxPath = sizeof(sockaddr_un{}.sun_path) - 1;
+  const size_t length = absl::StripPrefix(address, "unix:").size();
+  if (length > 0 && length <= kMaxPath) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--listen ", address,
+                                                 ": the path of a socket has 1 to ", kMaxPath,
+                                                 " characters, this one has ", length));
+}
+
+void set_limits(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kMinPingIntervalMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  // A second tesserad on the same port would take half the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
 }  // namespace
@@ -41,35 +60,31 @@ bool is_loopback(const std::string& address) {
   return host == "127.0.0.1" || host == "localhost" || host == "[::1]";
 }
 
-absl::StatusOr<std::unique_ptr<grpc::Server>> serve(const std::vector<std::string>& addresses,
+absl::StatusOr<std::unique_ptr<grpc::Server>> serve(std::vector<Listener>& listeners,
                                                     const std::vector<grpc::Service*>& services) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.SetMaxSendMessageSize(kMaxMessageBytes);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
-  // A second tesserad on the same port would take half the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  std::vector<int> ports(addresses.size(), 0);
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    if (absl::Status status = check_address(addresses[i]); !status.ok()) return status;
-    builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
+  set_limits(builder);
+  for (Listener& listener : listeners) {
+    if (absl::Status status = check_address(listener.address); !status.ok()) return status;
+    builder.AddListeningPort(listener.address, listener.credentials, &listener.port);
   }
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    if (server == nullptr || ports[i] == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", addresses[i]));
+  for (const Listener& listener : listeners) {
+    if (server == nullptr || listener.port == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", listener.address));
     }
-    const bool tcp = is_loopback(addresses[i]);
-    spdlog::info("serving on {}",
-                 tcp ? absl::StrCat(addresses[i].substr(0, addresses[i].rfind(':')), ":", ports[i])
-                     : addresses[i]);
+    const std::string host = listener.address.substr(0, listener.address.rfind(':'));
+    spdlog::info("serving on {}", is_unix(listener.address)
+                                      ? listener.address
+                                      : absl::StrCat(host, ":", listener.port));
   }
-  server->GetHealthCheckService()->SetServingStatus("tessera.v1.Coordinator", true);
-  server->GetHealthCheckService()->SetServingStatus("tessera.v1.AgentService", true);
+  for (const char* service :
+       {"tessera.v1.Coordinator", "tessera.v1.AgentService", "tessera.v1.Access"}) {
+    server->GetHealthCheckService()->SetServingStatus(service, true);
+  }
   return server;
 }
 

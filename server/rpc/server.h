@@ -11,9 +11,16 @@
 
 namespace tessera::server {
 
-// Serves on every address: unix:PATH, or HOST:PORT where HOST is this machine's loopback. Anything
-// else is INVALID_ARGUMENT: without TLS the service must not be reachable from other machines.
-absl::StatusOr<std::unique_ptr<grpc::Server>> serve(const std::vector<std::string>& addresses,
+struct Listener {
+  // unix:PATH or HOST:PORT.
+  std::string address;
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  // Set by serve(): of HOST:PORT, the port that it is.
+  int port = 0;
+};
+
+// Serves on every listener. INVALID_ARGUMENT: the path of a socket is too long.
+absl::StatusOr<std::unique_ptr<grpc::Server>> serve(std::vector<Listener>& listeners,
                                                     const std::vector<grpc::Service*>& services);
 
 // Whether HOST of HOST:PORT is the loopback; false for what has no port.

@@ -8,7 +8,7 @@
 namespace tessera::server {
 
 // Carries the payloads of `status` as google.rpc details (grpc-status-details-bin). An error
-// without one gets an ErrorInfo whose reason is its code.
+// without one gets an ErrorInfo whose reason is its code. Secrets are taken out of its sentences.
 grpc::Status to_grpc(const absl::Status& status);
 
 }  // namespace tessera::server
