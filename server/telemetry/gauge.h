@@ -1,14 +1,28 @@
 // A family of gauges, for one scrape.
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <prometheus/metric_family.h>
 
+#include "absl/time/time.h"
+
 namespace tessera::server {
 
+// Time in Prometheus: seconds since 1970.
+inline double unix_seconds(absl::Time time) {
+  return absl::ToDoubleSeconds(time - absl::UnixEpoch());
+}
+
 using Labels = std::vector<prometheus::ClientMetric::Label>;
+
+// The labels and one more.
+inline Labels with(Labels labels, const char* name, const std::string& value) {
+  labels.push_back({name, value});
+  return labels;
+}
 
 class Gauge {
  public:

@@ -4,16 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/telemetry/gauge.h"
+#include "server/telemetry/job_metrics.h"
 
 namespace tessera::server {
 namespace {
 
 using Owners = google::protobuf::RepeatedPtrField<v1::OwnerBytes>;
-
-Labels with(Labels labels, const char* name, const std::string& value) {
-  labels.push_back({name, value});
-  return labels;
-}
 
 class MemoryGauges {
  public:
@@ -68,13 +64,13 @@ class MemoryGauges {
 
 }  // namespace
 
-void add_memory_metrics(const std::vector<JobSeries>& jobs,
+void add_memory_metrics(const std::vector<const JobSeries*>& jobs,
                         std::vector<prometheus::MetricFamily>& families) {
   MemoryGauges gauges;
-  for (const JobSeries& series : jobs) {
-    const Labels labels{{"job", series.job.id()}, {"name", series.job.spec().name()}};
+  for (const JobSeries* series : jobs) {
+    const Labels labels = job_labels(*series);
     size_t num_ranks = 0;
-    for (const auto& [rank, memory] : series.memory) {
+    for (const auto& [rank, memory] : series->memory) {
       if (++num_ranks > kMaxRanksOfJob) break;
       gauges.add(with(labels, "rank", absl::StrCat(rank)), memory);
     }

@@ -14,7 +14,7 @@ namespace tessera::server {
 
 inline constexpr size_t kMaxRanksOfJob = 64;
 
-void add_memory_metrics(const std::vector<JobSeries>& jobs,
+void add_memory_metrics(const std::vector<const JobSeries*>& jobs,
                         std::vector<prometheus::MetricFamily>& families);
 
 }  // namespace tessera::server

@@ -20,6 +20,10 @@ struct Overview {
   std::vector<v1::Node> nodes;
   // Unfinished jobs, and those that ended not long ago.
   std::vector<JobSeries> jobs;
+  // Of ServiceMetrics.
+  std::vector<prometheus::MetricFamily> service;
+  // Watchers over HTTP.
+  size_t num_event_streams = 0;
 };
 
 // `others` are appended as they are.

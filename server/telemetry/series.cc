@@ -11,18 +11,18 @@ namespace {
 constexpr absl::Duration kKeepEnded = absl::Minutes(10);
 constexpr size_t kMaxEnded = 100;
 
-template <typename Value>
-void push_bounded(std::deque<Value>& ring, const Value& value, size_t limit) {
-  ring.push_back(value);
-  if (ring.size() > limit) ring.pop_front();
-}
-
 }  // namespace
 
 void JobSeries::add(const v1::Event& event) {
-  if (event.has_step()) push_bounded(steps, event.step(), kMaxSeriesSteps);
+  if (event.has_step()) {
+    steps.push_back(event.step());
+    if (steps.size() > kMaxSeriesSteps) steps.pop_front();
+  }
   if (event.has_memory()) memory[event.memory().rank()] = event.memory();
-  if (event.has_log()) push_bounded(log, event.log(), kMaxSeriesLogLines);
+  if (event.has_state()) state_time = from_proto(event.time());
+  if (event.has_step() || event.has_eval() || event.has_checkpoint() || event.has_generation()) {
+    progress_time = from_proto(event.time());
+  }
 }
 
 void Telemetry::restore(const v1::Job& job, const std::vector<v1::Event>& events) {

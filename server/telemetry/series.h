@@ -1,4 +1,4 @@
-// The recent past of jobs, in memory: what /metrics and the status pages show.
+// The recent past of jobs, in memory: what /metrics shows.
 //
 // Bounded in every direction: values a job, and jobs that have ended.
 #pragma once
@@ -14,15 +14,17 @@
 
 namespace tessera::server {
 
-// Lengths of the rings.
+// Length of the ring.
 inline constexpr size_t kMaxSeriesSteps = 512;
-inline constexpr size_t kMaxSeriesLogLines = 200;
 
 struct JobSeries {
   v1::Job job;
   std::deque<v1::StepMetrics> steps;
   std::map<int, v1::MemorySnapshot> memory;  // the latest, by rank
-  std::deque<v1::LogLine> log;
+  // When it went to its state, and when a step, an evaluation, a checkpoint or completions last
+  // came of it. absl::InfinitePast(): not known.
+  absl::Time state_time = absl::InfinitePast();
+  absl::Time progress_time = absl::InfinitePast();
 
   void add(const v1::Event& event);
 };

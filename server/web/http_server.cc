@@ -1,41 +1,66 @@
 #include "server/web/http_server.h"
 
+#include <sys/socket.h>
+
 #include <exception>
 #include <utility>
 
 #include <httplib.h>
 #include <spdlog/spdlog.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/web/pages.h"
+#include "server/jobs/errors.h"
+#include "server/web/assets.h"
+#include "server/web/json.h"
 
 namespace tessera::server {
 namespace {
 
-constexpr size_t kNumThreads = 4;
+// Beside those that watchers hold.
+constexpr size_t kNumThreads = 16;
 constexpr size_t kMaxRequestBytes = 64 << 10;
 constexpr int kTimeoutSeconds = 5;
-constexpr const char* kHtml = "text/html; charset=utf-8";
+// A connection that waits for its next request holds up the end of the server.
+constexpr int kKeepAliveSeconds = 1;
+// What the system keeps for a peer that does not read; it takes twice as much.
+constexpr int kSendBufferBytes = 128 << 10;
 constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 
-// A page of another site can make a browser ask for ours under a name of its own; we answer only to
-// the names of the loopback.
-bool names_loopback(const httplib::Request& request) {
-  std::string host = request.get_header_value("Host");
-  if (const size_t colon = host.rfind(':'); colon != std::string::npos && host.back() != ']') {
-    host.resize(colon);
-  }
-  return host == "localhost" || host == "127.0.0.1" || host == "[::1]";
+// Everything a page needs comes from here, and none of it stands in the page itself.
+const httplib::Headers kHeaders{
+    {"Content-Security-Policy",
+     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+    {"Cross-Origin-Opener-Policy", "same-origin"},
+    {"Cross-Origin-Resource-Policy", "same-origin"},
+    {"Referrer-Policy", "no-referrer"},
+    {"X-Content-Type-Options", "nosniff"}};
+
+void answer_error(httplib::Response& response, const absl::Status& status) {
+  response.status = http_code(status.code());
+  response.set_content(error_json(status), "application/json");
+}
+
+void answer_asset(const Asset& asset, httplib::Response& response) {
+  response.set_header("Cache-Control",
+                      asset.is_immutable ? "public, max-age=31536000, immutable" : "no-cache");
+  response.set_content(asset.bytes.data(), asset.bytes.size(), std::string(asset.type).c_str());
 }
 
 }  // namespace
 
-HttpServer::HttpServer(WebSources sources)
-    : sources_(std::move(sources)), server_(std::make_unique<httplib::Server>()) {}
+HttpServer::HttpServer(HttpOptions options, ApiSources api, MetricsSources metrics)
+    : streams_(api.streams),
+      guard_(std::move(options.names)),
+      api_(std::move(api)),
+      metrics_(std::move(metrics)),
+      server_(std::make_unique<httplib::Server>()) {}
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address,
-                                                              WebSources sources) {
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, ApiSources api,
+                                                              MetricsSources metrics) {
+  const std::string address = options.address;
   const size_t colon = address.rfind(':');
   const std::string host = address.substr(0, colon);
   int port = 0;
@@ -45,7 +70,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(const std::string&
         absl::StrCat("--http ", address, ": must be 127.0.0.1:PORT, localhost:PORT or [::1]:PORT"));
   }
   const std::string bare = host == "[::1]" ? "::1" : host;
-  std::unique_ptr<HttpServer> http(new HttpServer(std::move(sources)));
+  std::unique_ptr<HttpServer> http(
+      new HttpServer(std::move(options), std::move(api), std::move(metrics)));
+  http->configure();
   http->route();
   if (port == 0) {
     http->port_ = http->server_->bind_to_any_port(bare);
@@ -58,29 +85,36 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(const std::string&
   http->thread_ = std::thread([server = http->server_.get()] { server->listen_after_bind(); });
   // stop() has no effect before this; the thread needs no more than its start.
   while (!http->server_->is_running()) std::this_thread::yield();
-  spdlog::info("status page on http://{}:{}/", host, http->port_);
+  spdlog::info("dashboard on http://{}:{}/", host, http->port_);
   return http;
 }
 
 HttpServer::~HttpServer() {
+  streams_.stop();
   server_->stop();
   if (thread_.joinable()) thread_.join();
 }
 
-void HttpServer::route() {
-  server_->new_task_queue = [] { return new httplib::ThreadPool(kNumThreads); };
+void HttpServer::configure() {
+  server_->new_task_queue = [] {
+    return new httplib::ThreadPool(EventStreams::kMaxStreams + kNumThreads);
+  };
   server_->set_payload_max_length(kMaxRequestBytes);
   server_->set_read_timeout(kTimeoutSeconds);
   server_->set_write_timeout(kTimeoutSeconds);
-  server_->set_pre_routing_handler([](const httplib::Request& request,
-                                      httplib::Response& response) {
-    response.set_header("X-Content-Type-Options", "nosniff");
-    response.set_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'");
-    if (names_loopback(request)) return httplib::Server::HandlerResponse::Unhandled;
-    response.status = 403;
-    response.set_content("this server answers to localhost only\n", "text/plain");
-    return httplib::Server::HandlerResponse::Handled;
+  server_->set_keep_alive_timeout(kKeepAliveSeconds);
+  server_->set_tcp_nodelay(true);
+  server_->set_socket_options([](auto socket) {
+    const int yes = 1;
+    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof kSendBufferBytes);
   });
+  server_->set_default_headers(kHeaders);
+  server_->set_pre_routing_handler(
+      [this](const httplib::Request& request, httplib::Response& response) {
+        return refuse(request, response) ? httplib::Server::HandlerResponse::Handled
+                                         : httplib::Server::HandlerResponse::Unhandled;
+      });
   server_->set_exception_handler(
       [](const httplib::Request& request, httplib::Response& response, std::exception_ptr failure) {
         try {
@@ -88,28 +122,59 @@ void HttpServer::route() {
         } catch (const std::exception& cause) {
           spdlog::warn("{}: {}", request.path, cause.what());
         }
-        response.status = 503;
-        response.set_content("not available now\n", "text/plain");
+        answer_error(response, error(absl::StatusCode::kUnavailable, "NOT_NOW",
+                                     "this cannot be read now; try again"));
       });
+  server_->set_error_handler([](const httplib::Request& request, httplib::Response& response) {
+    if (!response.body.empty()) return;
+    const int code = response.status;
+    answer_error(response, error(code == 404 ? absl::StatusCode::kNotFound
+                                             : absl::StatusCode::kInvalidArgument,
+                                 code == 404 ? "NO_SUCH_PATH" : "BAD_REQUEST",
+                                 absl::StrCat(request.path, ": there is nothing here")));
+    response.status = code;
+  });
+}
+
+bool HttpServer::refuse(const httplib::Request& request, httplib::Response& response) const {
+  const auto deny = [&response](int code, std::string_view reason, std::string_view message) {
+    answer_error(response, error(absl::StatusCode::kPermissionDenied, reason, message));
+    response.status = code;
+    return true;
+  };
+  const std::string host = request.get_header_value("Host");
+  if (!guard_.allows_host(host)) {
+    return deny(403, "HOST",
+                "this server answers to localhost, and to the names that --http-name gave it");
+  }
+  if (request.method != "GET" && request.method != "HEAD") {
+    return deny(405, "READ_ONLY", "nothing can be changed here; use tessera or the API of gRPC");
+  }
+  const bool is_page = !absl::StartsWith(request.path, "/api/");
+  if (!HostGuard::allows_origin(request.get_header_value("Origin"), host) ||
+      (!is_page && !HostGuard::allows_site(request.get_header_value("Sec-Fetch-Site")))) {
+    return deny(403, "ORIGIN", "pages of other sites may not ask this server");
+  }
+  return false;
+}
+
+void HttpServer::route() {
   server_->Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
     response.set_content("ok\n", "text/plain");
   });
   server_->Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
-    response.set_content(render_metrics(sources_.overview(), sources_.rpc_metrics()), kMetricsType);
+    response.set_content(render_metrics(metrics_.overview(), metrics_.rpc_metrics()), kMetricsType);
   });
-  server_->Get("/", [this](const httplib::Request&, httplib::Response& response) {
-    response.set_content(render_overview(sources_.overview(), absl::Now()), kHtml);
-  });
-  server_->Get(R"(/jobs/([^/]+))",
-               [this](const httplib::Request& request, httplib::Response& response) {
-                 const std::optional<JobSeries> series = sources_.job(request.matches[1]);
-                 if (!series) {
-                   response.status = 404;
-                   response.set_content("no such job\n", "text/plain");
-                   return;
-                 }
-                 response.set_content(render_job(*series, absl::Now()), kHtml);
-               });
+  api_.route(*server_);
+  for (const Asset& asset : assets()) {
+    const bool is_page = asset.path == "/index.html";
+    // The pages are one file, which looks at the address itself.
+    const std::string pattern =
+        is_page ? "/(?:|nodes|compare|jobs/[^/]+)" : std::string(asset.path);
+    server_->Get(pattern, [&asset](const httplib::Request&, httplib::Response& response) {
+      answer_asset(asset, response);
+    });
+  }
 }
 
 }  // namespace tessera::server

@@ -1,0 +1,136 @@
+import { expect, test } from "vitest";
+
+import {
+  Feed,
+  FIRST_PAUSE_MS,
+  type FeedState,
+  isAfter,
+  LONGEST_PAUSE_MS,
+  type Source,
+} from "./feed";
+
+class FakeSource implements Source {
+  onopen: (() => void) | null = null;
+  onmessage: ((message: { data: string; lastEventId: string }) => void) | null = null;
+  onerror: (() => void) | null = null;
+  isClosed = false;
+  private end: (() => void) | null = null;
+  constructor(readonly after: string) {}
+  addEventListener(_: "end", listener: () => void) {
+    this.end = listener;
+  }
+  close() {
+    this.isClosed = true;
+  }
+  say(revision: number) {
+    this.onmessage?.({ data: `event ${revision}`, lastEventId: String(revision) });
+  }
+  finish() {
+    this.end?.();
+  }
+}
+
+// A feed in the hands of a test: its connections, its clock, and what it said.
+function make(after = "0") {
+  const sources: FakeSource[] = [];
+  const events: string[] = [];
+  const states: FeedState[] = [];
+  const timers: { run: () => void; ms: number }[] = [];
+  const feed = new Feed({
+    after,
+    open: (from) => {
+      sources.push(new FakeSource(from));
+      return sources.at(-1)!;
+    },
+    onEvent: (data) => events.push(data),
+    onState: (state) => states.push(state),
+    setTimer: (run, ms) => timers.push({ run, ms }),
+    clearTimer: (timer) => timers.splice((timer as number) - 1, 1, { run: () => undefined, ms: 0 }),
+  });
+  return { feed, sources, events, states, timers, last: () => sources.at(-1)! };
+}
+
+test("goes on after the last revision it saw", () => {
+  const t = make("3");
+  expect(t.last().after).toBe("3");
+  t.last().onopen!();
+  t.last().say(4);
+  t.last().say(9);
+  t.last().onerror!();
+  expect(t.states.at(-1)).toEqual({ kind: "lost", retryInMs: FIRST_PAUSE_MS });
+  expect(t.sources[0]!.isClosed).toBe(true);
+  t.timers.at(-1)!.run();
+  expect(t.last().after).toBe("9");
+  expect(t.events).toEqual(["event 4", "event 9"]);
+});
+
+test("tells nothing twice", () => {
+  const t = make("5");
+  t.last().say(5);
+  t.last().say(6);
+  t.last().say(6);
+  t.last().say(4);
+  expect(t.events).toEqual(["event 6"]);
+});
+
+test("pauses grow, and begin anew once it was live", () => {
+  const t = make();
+  for (let i = 0; i < 8; i++) {
+    t.last().onerror!();
+    t.timers.at(-1)!.run();
+  }
+  expect(t.timers.map((timer) => timer.ms)).toEqual([
+    500,
+    1000,
+    2000,
+    4000,
+    LONGEST_PAUSE_MS,
+    LONGEST_PAUSE_MS,
+    LONGEST_PAUSE_MS,
+    LONGEST_PAUSE_MS,
+  ]);
+  t.last().onopen!();
+  t.last().onerror!();
+  expect(t.timers.at(-1)!.ms).toBe(FIRST_PAUSE_MS);
+});
+
+test("what a connection that was given up says is not heard", () => {
+  const t = make();
+  t.last().say(1);
+  const old = t.last();
+  t.feed.pause();
+  old.say(2);
+  old.onerror!();
+  expect(t.events).toEqual(["event 1"]);
+  expect(t.states.at(-1)).toEqual({ kind: "paused" });
+  t.feed.resume();
+  expect(t.last().after).toBe("1");
+  t.last().say(2);
+  expect(t.events).toEqual(["event 1", "event 2"]);
+});
+
+test("resume takes the place of a retry that waits", () => {
+  const t = make();
+  t.last().onerror!();
+  t.feed.resume();
+  expect(t.sources).toHaveLength(2);
+  t.timers[0]!.run();
+  expect(t.sources).toHaveLength(2);
+});
+
+test("after the end nothing is opened again", () => {
+  const t = make();
+  t.last().finish();
+  expect(t.states.at(-1)).toEqual({ kind: "ended" });
+  t.feed.resume();
+  t.feed.pause();
+  expect(t.sources).toHaveLength(1);
+  expect(t.states.at(-1)).toEqual({ kind: "ended" });
+});
+
+test("revisions are compared as the 64-bit integers they are", () => {
+  expect(isAfter("10", "9")).toBe(true);
+  expect(isAfter("9007199254740993", "9007199254740992")).toBe(true);
+  expect(isAfter("9", "9")).toBe(false);
+  expect(isAfter("", "0")).toBe(false);
+});
