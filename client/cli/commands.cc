@@ -34,11 +34,6 @@ constexpr std::chrono::seconds kWatchPatience{60};
 constexpr std::chrono::seconds kSubmitPatience{5};
 constexpr std::chrono::seconds kAttachTimeout{30};
 
-ExitCode fail(const Session& session, const absl::Status& status) {
-  if (session.stop.stop_requested()) return kInterrupted;
-  return report_failure(session.terminal, status, session.address());
-}
-
 // Counts a watcher of a service of this machine as a client, so that the service stays until the
 // last event.
 std::optional<FileLock> attach(const Session& session) {
@@ -76,12 +71,16 @@ void print_job(const Session& session, const v1::Job& job) {
   }
   if (job.has_checkpoint()) add("checkpoint", job.checkpoint().path());
   if (job.attempt() > 1) add("attempt", absl::StrCat(job.attempt()));
+  if (job.preemptions() > 0) add("preempted", absl::StrCat(job.preemptions(), " times"));
+  add("project", job.spec().project());
   add("created", format_time(job.create_time()));
   add("started", format_time(job.start_time()));
   add("ended", format_time(job.end_time()));
   add("model", job.spec().model().path());
   add("data", describe_data(job.spec().data()));
-  add("ranks", absl::StrCat(job.spec().parallelism().num_processes(), " on ",
+  const int wanted = job.spec().parallelism().num_processes();
+  const int ranks = job.placements().empty() ? wanted : job.placements_size();
+  add("ranks", absl::StrCat(ranks, ranks == wanted ? "" : absl::StrCat(" of ", wanted), " on ",
                             job.spec().resources().device()));
   std::vector<std::string> places;
   for (const v1::Placement& place : job.placements()) {
@@ -99,38 +98,43 @@ void print_job(const Session& session, const v1::Job& job) {
 
 }  // namespace
 
+ExitCode report_call(const Session& session, const absl::Status& status) {
+  if (session.stop.stop_requested()) return kInterrupted;
+  return report_failure(session.terminal, status, session.address());
+}
+
 ExitCode submit_job(const Session& session, const std::filesystem::path& job_file) {
   const JobFile file = read_job_file(job_file);
   if (!file.errors.empty()) {
     print_errors(session.terminal, file.errors);
     return kUsage;
   }
-  auto client = Client::connect(session.address(), kSubmitPatience);
-  if (!client.ok()) return fail(session, client.status());
+  auto client = session.connect(kSubmitPatience);
+  if (!client.ok()) return report_call(session, client.status());
   const auto job = client->submit(file.written, make_request_id(), session.stop);
-  if (!job.ok()) return fail(session, job.status());
+  if (!job.ok()) return report_call(session, job.status());
   session.terminal.out << (session.json ? to_json(*job) : job->id()) << '\n' << std::flush;
   return kSucceeded;
 }
 
 ExitCode watch_job(const Session& session, const std::string& id) {
   const auto attached = attach(session);
-  auto client = Client::connect(session.address(), kCallPatience);
-  if (!client.ok()) return fail(session, client.status());
+  auto client = session.connect(kCallPatience);
+  if (!client.ok()) return report_call(session, client.status());
   // Finds the service missing at once, and a job by its name.
   const auto job = client->get(id, session.stop);
-  if (!job.ok()) return fail(session, job.status());
-  auto watcher = Client::connect(session.address(), kWatchPatience);
+  if (!job.ok()) return report_call(session, job.status());
+  auto watcher = session.connect(kWatchPatience);
   return follow_job(*watcher, *job,
                     {.json = session.json, .flags = session.flags, .address = session.address()},
                     session.terminal, session.stop);
 }
 
 ExitCode get_job(const Session& session, const std::string& id) {
-  auto client = Client::connect(session.address(), kCallPatience);
-  if (!client.ok()) return fail(session, client.status());
+  auto client = session.connect(kCallPatience);
+  if (!client.ok()) return report_call(session, client.status());
   const auto job = client->get(id, session.stop);
-  if (!job.ok()) return fail(session, job.status());
+  if (!job.ok()) return report_call(session, job.status());
   if (session.json) {
     session.terminal.out << to_json(*job) << '\n' << std::flush;
   } else {
@@ -139,11 +143,11 @@ ExitCode get_job(const Session& session, const std::string& id) {
   return kSucceeded;
 }
 
-ExitCode cancel_job(const Session& session, const std::string& id) {
-  auto client = Client::connect(session.address(), kCallPatience);
-  if (!client.ok()) return fail(session, client.status());
-  const auto job = client->cancel(id, session.stop);
-  if (!job.ok()) return fail(session, job.status());
+ExitCode change_job(const Session& session, const std::string& id, JobCall call) {
+  auto client = session.connect(kCallPatience);
+  if (!client.ok()) return report_call(session, client.status());
+  const auto job = ((*client).*call)(id, session.stop);
+  if (!job.ok()) return report_call(session, job.status());
   session.terminal.out << (session.json
                                ? to_json(*job)
                                : absl::StrCat(job->id(), " is ", v1::Job::State_Name(job->state())))
@@ -160,16 +164,16 @@ ExitCode list_jobs(const Session& session, const std::vector<std::string>& state
         state == v1::Job::STATE_UNSPECIFIED) {
       print_errors(session.terminal,
                    {absl::StrCat("--state is \"", name,
-                                 "\", must be queued, starting, running, restarting, cancelling, "
-                                 "succeeded, failed or cancelled")});
+                                 "\", must be queued, starting, running, restarting, stopping, "
+                                 "suspended, cancelling, succeeded, failed or cancelled")});
       return kUsage;
     }
     wanted.push_back(state);
   }
-  auto client = Client::connect(session.address(), kCallPatience);
-  if (!client.ok()) return fail(session, client.status());
+  auto client = session.connect(kCallPatience);
+  if (!client.ok()) return report_call(session, client.status());
   const auto jobs = client->list(wanted, limit, session.stop);
-  if (!jobs.ok()) return fail(session, jobs.status());
+  if (!jobs.ok()) return report_call(session, jobs.status());
   if (session.json) {
     for (const v1::Job& job : *jobs) session.terminal.out << to_json(job) << '\n';
     session.terminal.out.flush();
@@ -188,10 +192,10 @@ ExitCode list_jobs(const Session& session, const std::vector<std::string>& state
 }
 
 ExitCode list_nodes(const Session& session) {
-  auto client = Client::connect(session.address(), kCallPatience);
-  if (!client.ok()) return fail(session, client.status());
+  auto client = session.connect(kCallPatience);
+  if (!client.ok()) return report_call(session, client.status());
   const auto nodes = client->nodes(session.stop);
-  if (!nodes.ok()) return fail(session, nodes.status());
+  if (!nodes.ok()) return report_call(session, nodes.status());
   if (session.json) {
     for (const v1::Node& node : *nodes) session.terminal.out << to_json(node) << '\n';
     session.terminal.out.flush();
@@ -213,11 +217,11 @@ ExitCode list_nodes(const Session& session) {
 
 ExitCode print_logs(const Session& session, const LogOptions& options) {
   const auto attached = attach(session);
-  auto client = Client::connect(session.address(), kCallPatience);
-  if (!client.ok()) return fail(session, client.status());
+  auto client = session.connect(kCallPatience);
+  if (!client.ok()) return report_call(session, client.status());
   const auto job = client->get(options.id, session.stop);
-  if (!job.ok()) return fail(session, job.status());
-  auto watcher = Client::connect(session.address(), kWatchPatience);
+  if (!job.ok()) return report_call(session, job.status());
+  auto watcher = session.connect(kWatchPatience);
   const absl::Status status = watcher->watch(
       {.id = job->id(), .follow = options.follow},
       [&](const v1::Event& event) {
@@ -227,7 +231,7 @@ ExitCode print_logs(const Session& session, const LogOptions& options) {
                              << std::flush;
       },
       session.stop);
-  return status.ok() ? kSucceeded : fail(session, status);
+  return status.ok() ? kSucceeded : report_call(session, status);
 }
 
 }  // namespace tessera::cli

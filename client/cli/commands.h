@@ -9,6 +9,7 @@
 
 #include "client/cli/state_dir.h"
 #include "client/cli/terminal.h"
+#include "client/cpp/client.h"
 
 namespace tessera::cli {
 
@@ -25,8 +26,18 @@ struct Session {
   // As FollowOptions::flags.
   std::string flags;
 
+  // For a service that is given by its address.
+  ConnectOptions connect_options;
+
   std::string address() const { return given_address.empty() ? dir.address() : given_address; }
+  absl::StatusOr<Client> connect(Client::Patience patience = {}) const {
+    return Client::connect(address(), patience,
+                           given_address.empty() ? ConnectOptions{} : connect_options);
+  }
 };
+
+// Prints what a call failed with; the exit code that it means.
+ExitCode report_call(const Session& session, const absl::Status& status);
 
 struct RunOptions {
   std::filesystem::path job_file;
@@ -40,7 +51,10 @@ ExitCode run_job(const Session& session, const RunOptions& options);
 ExitCode submit_job(const Session& session, const std::filesystem::path& job_file);
 ExitCode watch_job(const Session& session, const std::string& id);
 ExitCode get_job(const Session& session, const std::string& id);
-ExitCode cancel_job(const Session& session, const std::string& id);
+// What a command asks of the job that it names.
+using JobCall = absl::StatusOr<v1::Job> (Client::*)(const std::string&, std::stop_token);
+// Of Client::cancel, suspend and resume: prints the state that followed.
+ExitCode change_job(const Session& session, const std::string& id, JobCall call);
 // `states` are names, as in "running"; empty: all.
 ExitCode list_jobs(const Session& session, const std::vector<std::string>& states, size_t limit);
 ExitCode list_nodes(const Session& session);

@@ -134,7 +134,7 @@ ExitCode generate(const Session& session, const GenerateCommand& command) {
   const bool is_served = !request.job().empty();
   absl::Status status;
   if (is_served) {
-    auto client = Client::connect(session.address());
+    auto client = session.connect();
     status = client.ok() ? client->generate(request, take, session.stop) : client.status();
   } else {
     status = generate_here(session, command, request, take);

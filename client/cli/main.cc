@@ -1,8 +1,5 @@
 // tessera: the command line. Flags, environment and wiring only.
-#include <pthread.h>
-#include <signal.h>
 #include <sys/ioctl.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,9 +7,7 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
-#include <stop_token>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +17,10 @@
 #include "client/cli/inspect.h"
 #include "client/cli/plan.h"
 #include "client/cli/profile.h"
+#include "client/cli/queue.h"
+#include "client/cli/signals.h"
+#include "client/cli/token.h"
+#include "client/cli/tools.h"
 #include "client/cli/up.h"
 
 namespace tessera::cli {
@@ -31,7 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr char kFooter[] =
     "Exit codes: 0 the job SUCCEEDED, or the command was done; 1 the job FAILED, or the export "
-    "did;\n"
+    "did,\nor doctor found a problem;\n"
     "2 usage, a bad job file, a file of --events that cannot be written, or a request that was\n"
     "refused; 3 the job was CANCELLED; 4 the service cannot be reached; 130 interrupted, the job\n"
     "goes on.";
@@ -52,6 +51,13 @@ fs::path default_state_dir() {
   return {};
 }
 
+// Where a rank keeps tokenised documents. Empty where no variable tells.
+fs::path default_cache_dir() {
+  if (const fs::path xdg = environment("XDG_CACHE_HOME"); xdg.is_absolute()) return xdg / "tessera";
+  const fs::path home = environment("HOME");
+  return home.is_absolute() ? home / ".cache/tessera" : fs::path();
+}
+
 Terminal make_terminal() {
   Terminal terminal{.out = std::cout, .err = std::cerr};
   terminal.out_is_tty = isatty(STDOUT_FILENO) != 0;
@@ -61,34 +67,11 @@ Terminal make_terminal() {
   return terminal;
 }
 
-// Turns the signals that end a program into a stop request. Blocks them for all threads: make it
-// before anything starts one. A second signal while the first is still being answered ends the
-// process.
-class Signals {
- public:
-  Signals() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    std::thread([signals, source = source_]() mutable {
-      int signal = 0;
-      sigwait(&signals, &signal);
-      source.request_stop();
-      sigwait(&signals, &signal);
-      _exit(128 + signal);
-    }).detach();
-  }
-
-  std::stop_token token() const { return source_.get_token(); }
-
- private:
-  std::stop_source source_;
-};
-
 struct Flags {
   std::string address;
   std::string state_dir;
+  std::string ca;
+  std::string token_file;
   bool json = false;
   std::string job_file;
   std::string id;
@@ -103,12 +86,32 @@ struct Flags {
   GenerateCommand generate;
   InspectOptions inspect;
   ProfileCommand profile;
+  ProjectChange project;
   PlanCommand plan;
+  TokenOptions token;
+  Tools tools;
 };
+
+// Which service, and as whom.
+void add_service(CLI::App& app, Flags& flags) {
+  app.add_option(
+      "--address", flags.address,
+      "The service: unix:PATH or HOST:PORT [TESSERA_ADDRESS]; default: the one of the state "
+      "directory");
+  app.add_option("--ca", flags.ca,
+                 "Authority of the service's certificate, STATE_DIR/tls/ca.pem of its machine "
+                 "[TESSERA_CA]; goes with --address HOST:PORT");
+  app.add_option("--token-file", flags.token_file,
+                 "File of a token, as `tessera token create` prints it [TESSERA_TOKEN_FILE]; goes "
+                 "with --address");
+  app.add_option("--state-dir", flags.state_dir,
+                 "Where a service of this machine keeps its state [TESSERA_STATE_DIR]")
+      ->capture_default_str();
+}
 
 void add_up(CLI::App& app, Flags& flags) {
   CLI::App* up = app.add_subcommand("up", "Run the service on this machine until Ctrl-C");
-  up->add_option("--http", flags.up.http, "HOST:PORT of the status page and /metrics; port 0: any")
+  up->add_option("--http", flags.up.http, "HOST:PORT of the dashboard and /metrics; port 0: any")
       ->capture_default_str();
   up->add_option("--node", flags.up.node, "Name of this machine; default: its host name");
   up->add_option("--cpu-slots", flags.up.cpu_slots, "Ranks that may run on CPU at a time")
@@ -148,11 +151,10 @@ void add_generate(CLI::App& app, Flags& flags) {
       app.add_subcommand("generate", "Print what a model says: to try it after training");
   v1::GenerateRequest& request = flags.generate.request;
   v1::Sampling& sampling = *request.mutable_sampling();
-  generate
-      ->add_option_function<std::string>(
-          "CHECKPOINT", [&request](const std::string& path) { request.set_model(path); },
-          "A Hugging Face directory, one of adapters, a checkpoint-STEP directory, or one that "
-          "holds some: the newest");
+  generate->add_option_function<std::string>(
+      "CHECKPOINT", [&request](const std::string& path) { request.set_model(path); },
+      "A Hugging Face directory, one of adapters, a checkpoint-STEP directory, or one that "
+      "holds some: the newest");
   generate->add_option_function<std::string>(
       "--job", [&request](const std::string& job) { request.set_job(job); },
       "In place of CHECKPOINT: what this job of the service has left");
@@ -268,8 +270,46 @@ void add_plan(CLI::App& app, Flags& flags) {
   plan->add_option("--trainer", flags.trainer, "The trainer program; default: beside this one");
 }
 
+void add_token(CLI::App& app, Flags& flags) {
+  CLI::App* token = app.add_subcommand("token", "Say who may call the service");
+  token->require_subcommand(1);
+  CLI::App* create = token->add_subcommand(
+      "create", "Print a new token: of a user, or of role agent to enrol one agent with");
+  create->add_option("--role", flags.token.role, "viewer, submitter, operator or agent")
+      ->required();
+  create->add_option("--project", flags.token.projects,
+                     "Of viewer and submitter: jobs of this project alone; may be given several "
+                     "times; default: all");
+  create->add_option("--node", flags.token.node,
+                     "Of agent: for this node alone, whose certificate it replaces; default: any "
+                     "node that has none");
+  create->add_option("--expires", flags.token.expires, "As in 90s, 30m, 1h or 30d, at most 366d")
+      ->capture_default_str();
+  create->add_option("--description", flags.token.description, "For `tessera token list`");
+  token->add_subcommand("list", "List tokens, and certificates of agents, newest first");
+  CLI::App* revoke = token->add_subcommand("revoke", "End a token or a certificate now");
+  revoke->add_option("ID", flags.id, "As `tessera token list` has it")->required();
+}
+
+void add_queue(CLI::App& app, Flags& flags) {
+  CLI::App* queue = app.add_subcommand("queue", "Show who waits for what, in order");
+  queue->add_option("--limit", flags.limit, "Jobs to show at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  CLI::App* project =
+      app.add_subcommand("project", "List projects with what they have; or set what one may have");
+  project->add_option("PROJECT", flags.project.name, "The one to set");
+  project->add_option("--weight", flags.project.weight,
+                      "Its share of the sum of all weights; a new project's: 1");
+  project->add_option("--max-devices", flags.project.max_devices,
+                      "Devices that it may hold at a time; -1: no bound");
+  project->add_option("--max-queued", flags.project.max_queued,
+                      "Jobs that it may have in the queue; -1: no bound");
+}
+
 void add_commands(CLI::App& app, Flags& flags) {
   add_up(app, flags);
+  add_token(app, flags);
   add_data(app, flags);
   add_profile(app, flags);
   add_plan(app, flags);
@@ -294,13 +334,23 @@ void add_commands(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 100000));
   add_job_command("get", "Show a job");
   add_job_command("cancel", "Ask a job to stop");
+  add_job_command("suspend", "Stop a job at a checkpoint, and keep it until `resume`");
+  add_job_command("resume", "Queue a suspended job again");
+  add_queue(app, flags);
   CLI::App* logs = add_job_command("logs", "Print a job's log lines");
   logs->add_flag("--follow,-f", flags.follow, "Wait for more until the job ends");
   logs->add_option("--rank", flags.rank, "Only lines of this rank");
   add_export(app, flags);
   add_generate(app, flags);
+  add_tools(app, flags.tools);
   app.add_subcommand("nodes", "List machines and their devices");
   app.add_subcommand("version", "Print the version");
+}
+
+ExitCode dispatch_token(const std::string& command, const Session& session, const Flags& flags) {
+  if (command == "create") return create_token(session, flags.token);
+  if (command == "list") return list_tokens(session);
+  return revoke_token(session, flags.id);
 }
 
 ExitCode dispatch(const std::string& command, const Session& session, Flags& flags) {
@@ -317,7 +367,14 @@ ExitCode dispatch(const std::string& command, const Session& session, Flags& fla
   if (command == "submit") return submit_job(session, flags.job_file);
   if (command == "watch") return watch_job(session, flags.id);
   if (command == "get") return get_job(session, flags.id);
-  if (command == "cancel") return cancel_job(session, flags.id);
+  if (command == "cancel") return change_job(session, flags.id, &Client::cancel);
+  if (command == "suspend") return change_job(session, flags.id, &Client::suspend);
+  if (command == "resume") return change_job(session, flags.id, &Client::resume);
+  if (command == "queue") return show_queue(session, static_cast<int>(flags.limit));
+  if (command == "project") {
+    return flags.project.name.empty() ? list_projects(session)
+                                      : set_project(session, flags.project);
+  }
   if (command == "list") return list_jobs(session, flags.states, flags.limit);
   if (command == "logs") {
     return print_logs(session, {.id = flags.id, .follow = flags.follow, .rank = flags.rank});
@@ -339,20 +396,31 @@ ExitCode dispatch(const std::string& command, const Session& session, Flags& fla
   return kSucceeded;
 }
 
+ToolContext tool_context(const Flags& flags, const fs::path& programs, const fs::path& state_dir) {
+  const std::string address = flags.address.empty() ? StateDir(state_dir).address() : flags.address;
+  return {.version = TESSERA_VERSION,
+          .programs = programs,
+          .state_dir = state_dir,
+          .cache_dir = default_cache_dir(),
+          .given_address = flags.address,
+          .connect =
+              [address, options = ConnectOptions{.ca = flags.ca, .token_file = flags.token_file}] {
+                return Client::connect(address, {}, options);
+              },
+          .json = flags.json};
+}
+
 int run(int argc, char** argv) {
   const Terminal terminal = make_terminal();
-  Flags flags{.address = environment("TESSERA_ADDRESS"), .state_dir = default_state_dir().string()};
+  Flags flags{.address = environment("TESSERA_ADDRESS"),
+              .state_dir = default_state_dir().string(),
+              .ca = environment("TESSERA_CA"),
+              .token_file = environment("TESSERA_TOKEN_FILE")};
   CLI::App app{"Post-training of language models, on this machine or on many", "tessera"};
   app.require_subcommand(1);
   app.fallthrough();
   app.footer(kFooter);
-  app.add_option(
-      "--address", flags.address,
-      "The service: unix:PATH or a loopback HOST:PORT [TESSERA_ADDRESS]; default: the one "
-      "of the state directory");
-  app.add_option("--state-dir", flags.state_dir,
-                 "Where a service of this machine keeps its state [TESSERA_STATE_DIR]")
-      ->capture_default_str();
+  add_service(app, flags);
   app.add_flag("--json", flags.json, "One ProtoJSON message a line on stdout, and nothing else");
   add_commands(app, flags);
   try {
@@ -369,6 +437,11 @@ int run(int argc, char** argv) {
         flags.trainer.empty() ? programs / "tessera-trainer" : fs::path(flags.trainer);
     return export_checkpoint(terminal, flags.to_export);
   }
+  const fs::path state_dir =
+      flags.state_dir.empty() ? "" : fs::absolute(flags.state_dir).lexically_normal();
+  if (const auto code =
+          run_tool(app, flags.tools, tool_context(flags, programs, state_dir), terminal))
+    return *code;
   if (flags.state_dir.empty() && flags.address.empty()) {
     print_errors(terminal, {"there is no home directory to keep state in; give --state-dir"});
     return kUsage;
@@ -376,15 +449,24 @@ int run(int argc, char** argv) {
   const Signals signals;
   const bool own_dir = app.count("--state-dir") > 0;
   const bool own_address = app.count("--address") > 0;
-  const Session session{.terminal = terminal,
-                        .stop = signals.token(),
-                        .dir = StateDir(fs::absolute(flags.state_dir).lexically_normal()),
-                        .given_address = flags.address,
-                        .json = flags.json,
-                        .programs = programs,
-                        .flags = absl::StrCat(own_dir ? " --state-dir " + flags.state_dir : "",
-                                              own_address ? " --address " + flags.address : "")};
-  return dispatch(app.get_subcommands().front()->get_name(), session, flags);
+  const Session session{
+      .terminal = terminal,
+      .stop = signals.token(),
+      .dir = StateDir(state_dir),
+      .given_address = flags.address,
+      .json = flags.json,
+      .programs = programs,
+      .flags =
+          absl::StrCat(own_dir ? " --state-dir " + flags.state_dir : "",
+                       own_address ? " --address " + flags.address : "",
+                       app.count("--ca") > 0 ? " --ca " + flags.ca : "",
+                       app.count("--token-file") > 0 ? " --token-file " + flags.token_file : ""),
+      .connect_options = {.ca = flags.ca, .token_file = flags.token_file}};
+  const CLI::App* command = app.get_subcommands().front();
+  if (command->get_name() == "token") {
+    return dispatch_token(command->get_subcommands().front()->get_name(), session, flags);
+  }
+  return dispatch(command->get_name(), session, flags);
 }
 
 }  // namespace

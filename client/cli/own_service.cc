@@ -88,8 +88,9 @@ absl::Status OwnService::ensure(Client& client, std::stop_token stop) {
 
 void OwnService::wait_until_gone(Client& client, std::stop_token stop) {
   if (!dir_.exits_when_idle()) return;
-  const std::vector<v1::Job::State> unfinished{v1::Job::QUEUED, v1::Job::STARTING, v1::Job::RUNNING,
-                                               v1::Job::RESTARTING, v1::Job::CANCELLING};
+  const std::vector<v1::Job::State> unfinished{v1::Job::QUEUED,   v1::Job::STARTING,
+                                               v1::Job::RUNNING,  v1::Job::RESTARTING,
+                                               v1::Job::STOPPING, v1::Job::CANCELLING};
   const auto give_up = SteadyClock::now() + kGoneTimeout;
   while (dir_.is_up() && SteadyClock::now() < give_up) {
     const auto jobs = client.list(unfinished, 1, stop);

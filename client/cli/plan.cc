@@ -23,7 +23,7 @@ v1::PlanRequest request_for(const v1::JobSpec& written, const PlanCommand& comma
 
 absl::StatusOr<v1::PlanJobResponse> plan_by_service(const Session& session,
                                                     const v1::PlanRequest& request) {
-  auto client = Client::connect(session.address());
+  auto client = session.connect();
   if (!client.ok()) return client.status();
   return client->plan(request, session.stop);
 }

@@ -59,6 +59,18 @@ void print_rehearsal(const Terminal& terminal, const std::string& job,
   print_lines(terminal, format_table(std::move(rows)));
 }
 
+// What making completions takes, beside the steps that train on them.
+void print_generation(const Terminal& terminal, const v1::Rehearsal& rehearsal) {
+  if (!rehearsal.has_generation_cost()) return;
+  const v1::StepCost& cost = rehearsal.generation_cost();
+  terminal.out << "a generation at its longest: " << format_count(cost.flops())
+               << " floating-point operations, " << format_bytes(cost.memory_bytes())
+               << " read and written";
+  if (cost.link_bytes() > 0) terminal.out << ", " << format_bytes(cost.link_bytes()) << " received";
+  if (cost.seconds() > 0) terminal.out << absl::StrFormat(", about %.3g s", cost.seconds());
+  terminal.out << '\n';
+}
+
 void print_bound(const Terminal& terminal, const v1::Plan& plan) {
   if (plan.device_memory_bytes() == 0) {
     terminal.out << "what a rank may hold is not known; --device-memory says\n";
@@ -136,6 +148,7 @@ void print_plan(const Terminal& terminal, const std::string& job,
                 const v1::PlanJobResponse& response) {
   const v1::Plan& plan = response.plan();
   print_rehearsal(terminal, job, plan.as_written());
+  print_generation(terminal, plan.as_written());
   print_bound(terminal, plan);
   print_devices(terminal, response);
   print_alternatives(terminal, plan);

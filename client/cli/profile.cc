@@ -22,7 +22,7 @@ void show(const Session& session, const v1::DataProfile& profile) {
 
 // By a machine of the service, whose files they are.
 ExitCode profile_elsewhere(const Session& session, const v1::InspectRequest& request) {
-  auto client = Client::connect(session.given_address);
+  auto client = session.connect();
   if (!client.ok()) {
     return report_failure(session.terminal, client.status(), session.given_address);
   }

@@ -68,8 +68,8 @@ ExitCode submit_and_follow(const Session& session, Client& client, const v1::Job
 ExitCode run_here(const Session& session, const RunOptions& options, const JobFile& job,
                   std::ostream* events) {
   if (absl::Status status = session.dir.create(); !status.ok()) return fail(session, status);
-  auto impatient = Client::connect(session.address());
-  auto client = Client::connect(session.address(), kPatience);
+  auto impatient = session.connect();
+  auto client = session.connect(kPatience);
   if (!impatient.ok()) return fail(session, impatient.status());
   OwnService service(session.dir, session.programs / "tessera",
                      up_arguments(session, options, job.spec));
@@ -89,7 +89,7 @@ ExitCode run_here(const Session& session, const RunOptions& options, const JobFi
 ExitCode run_anywhere(const Session& session, const RunOptions& options, const JobFile& job,
                       std::ostream* events) {
   if (session.given_address.empty()) return run_here(session, options, job, events);
-  auto client = Client::connect(session.given_address, kPatience);
+  auto client = session.connect(kPatience);
   if (!client.ok()) return fail(session, client.status());
   return submit_and_follow(session, *client, job.written, events);
 }

@@ -1,5 +1,7 @@
 #include "client/cli/terminal.h"
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cpp/status.h"
 
@@ -9,7 +11,17 @@ namespace {
 bool is_users_mistake(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
          absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status) ||
-         absl::IsOutOfRange(status);
+         absl::IsOutOfRange(status) || absl::IsPermissionDenied(status) ||
+         absl::IsUnauthenticated(status);
+}
+
+// gRPC's words, and OpenSSL's, for a certificate that does not hold.
+bool is_certificate_failure(absl::string_view message) {
+  const std::string lower = absl::AsciiStrToLower(message);
+  return absl::StrContains(lower, "certificate verify failed") ||
+         absl::StrContains(lower, "certificate_verify_failed") ||
+         absl::StrContains(lower, "hostname verification check failed") ||
+         absl::StrContains(lower, "is not in peer certificate");
 }
 
 }  // namespace
@@ -31,6 +43,12 @@ void print_errors(const Terminal& terminal, const std::vector<std::string>& erro
 ExitCode report_failure(const Terminal& terminal, const absl::Status& status,
                         const std::string& address) {
   // With a reason it is the service that answers.
+  if (absl::IsUnavailable(status) && is_certificate_failure(status.message())) {
+    print_errors(terminal, {absl::StrCat("the service at ", address,
+                                         " shows a certificate that is not of the authority in "
+                                         "--ca, or not for this name")});
+    return kUnreachable;
+  }
   if (absl::IsUnavailable(status) && error_reason(status).empty()) {
     print_errors(terminal, {absl::StrCat("cannot reach the service at ", address,
                                          "; `tessera up` starts one (", status.message(), ")")});

@@ -25,8 +25,9 @@ constexpr size_t kMaxDeathsAtStart = 6;
 constexpr size_t kMaxDeaths = 20;
 constexpr size_t kMaxListed = 1000;
 
-const std::vector<v1::Job::State> kUnfinished{v1::Job::QUEUED, v1::Job::STARTING, v1::Job::RUNNING,
-                                              v1::Job::RESTARTING, v1::Job::CANCELLING};
+const std::vector<v1::Job::State> kUnfinished{v1::Job::QUEUED,   v1::Job::STARTING,
+                                              v1::Job::RUNNING,  v1::Job::RESTARTING,
+                                              v1::Job::STOPPING, v1::Job::CANCELLING};
 
 Command coordinator_command(const StateDir& dir, const UpOptions& options) {
   return {.program = options.programs / "tesserad",
@@ -128,7 +129,7 @@ class Service {
     terminal_.out << "service   " << dir_.address() << '\n';
     if (!port.empty()) {
       const std::string host = options_.http.substr(0, options_.http.rfind(':'));
-      terminal_.out << "status    http://" << host << ':' << port << "/\n";
+      terminal_.out << "dashboard http://" << host << ':' << port << "/\n";
     }
     terminal_.out << "state     " << dir_.path().string() << '\n' << std::flush;
   }

@@ -1,43 +1,26 @@
 #include "client/cpp/client.h"
 
-#include <sys/un.h>
-
 #include <algorithm>
 #include <random>
 #include <utility>
 
 #include <grpcpp/client_context.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "client/cpp/status.h"
 #include "client/cpp/wait.h"
 
 namespace tessera {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
-
 // Of calls that an agent's machine works for: a check and a plan, of up to a minute each.
 constexpr std::chrono::seconds kSubmitTimeout{150};
 constexpr std::chrono::seconds kProfileTimeout{660};
 constexpr std::chrono::milliseconds kSettleTime{200};
 constexpr int kPageSize = 200;
-
-bool is_local(absl::string_view address) {
-  constexpr size_t kPrefix = 5;  // unix:
-  if (absl::StartsWith(address, "unix:")) {
-    return address.size() > kPrefix && address.size() - kPrefix < sizeof(sockaddr_un::sun_path);
-  }
-  const size_t colon = address.rfind(':');
-  if (colon == absl::string_view::npos || colon + 1 == address.size()) return false;
-  const absl::string_view host = address.substr(0, colon);
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
-}
+// A service that says when to come again is believed for this long, however little patience there
+// is.
+constexpr std::chrono::seconds kMaxPushback{10};
 
 absl::Status stopped() { return absl::CancelledError("interrupted"); }
 
@@ -52,26 +35,23 @@ bool is_terminal(v1::Job::State state) {
   return state == v1::Job::SUCCEEDED || state == v1::Job::FAILED || state == v1::Job::CANCELLED;
 }
 
-absl::StatusOr<Client> Client::connect(const std::string& address, Patience patience) {
-  if (!is_local(address)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address is \"", address,
-                     "\", must be unix:PATH with a path of at most 107 characters, or a loopback "
-                     "HOST:PORT, as in 127.0.0.1:7070"));
-  }
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  // A restarted service is another one: no state of a shared channel may outlive it.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return Client(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments),
-                patience);
+absl::StatusOr<Client> Client::connect(const std::string& address, Patience patience,
+                                       const ConnectOptions& options) {
+  auto connection = make_connection(address, options);
+  if (!connection.ok()) return connection.status();
+  return Client(*std::move(connection), patience);
 }
 
-Client::Client(std::shared_ptr<grpc::Channel> channel, Patience patience)
-    : channel_(std::move(channel)),
+Client::Client(Connection connection, Patience patience)
+    : channel_(std::move(connection.channel)),
+      authorization_(std::move(connection.authorization)),
       stub_(v1::Coordinator::NewStub(channel_)),
+      access_(v1::Access::NewStub(channel_)),
       patience_(patience) {}
+
+void Client::identify(grpc::ClientContext& context) const {
+  if (!authorization_.empty()) context.AddMetadata("authorization", authorization_);
+}
 
 void Client::settle() {
   const grpc_connectivity_state state = channel_->GetState(true);
@@ -79,24 +59,37 @@ void Client::settle() {
   channel_->WaitForConnected(std::chrono::system_clock::now() + kSettleTime);
 }
 
-template <class Request, class Response>
-absl::StatusOr<Response> Client::call(grpc::Status (Stub::*method)(grpc::ClientContext*,
-                                                                   const Request&, Response*),
-                                      const Request& request, std::stop_token stop,
-                                      std::chrono::seconds timeout) {
-  const auto give_up = SteadyClock::now() + patience_;
+std::optional<std::chrono::milliseconds> Client::pause_before_retry(
+    const absl::Status& status, SteadyClock::duration since_begin) const {
+  if (const auto told = retry_delay(status)) {
+    const auto most = std::max<SteadyClock::duration>(patience_, kMaxPushback);
+    if (since_begin + *told <= most) return told;
+  }
+  if (!is_transient(status) || since_begin >= patience_) return std::nullopt;
+  return std::chrono::milliseconds(0);
+}
+
+template <class Service, class Request, class Response>
+absl::StatusOr<Response> Client::call_on(
+    Service& stub, grpc::Status (Service::*method)(grpc::ClientContext*, const Request&, Response*),
+    const Request& request, std::stop_token stop, std::chrono::seconds timeout) {
+  const auto begin = SteadyClock::now();
   Backoff backoff;
   while (true) {
     settle();
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + timeout);
+    identify(context);
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
     Response response;
-    const absl::Status status = to_status(((*stub_).*method)(&context, request, &response));
+    const absl::Status status = to_status((stub.*method)(&context, request, &response));
     if (status.ok()) return response;
     if (stop.stop_requested()) return stopped();
-    if (!is_transient(status) || SteadyClock::now() >= give_up) return status;
-    if (!backoff.wait(stop)) return stopped();
+    const auto pause = pause_before_retry(status, SteadyClock::now() - begin);
+    if (!pause) return status;
+    if (!(*pause > std::chrono::milliseconds(0) ? wait_for(stop, *pause) : backoff.wait(stop))) {
+      return stopped();
+    }
   }
 }
 
@@ -126,20 +119,51 @@ absl::StatusOr<v1::DataProfile> Client::profile(const v1::InspectRequest& reques
   return std::move(*response->mutable_profile());
 }
 
-absl::StatusOr<v1::Job> Client::get(const std::string& id, std::stop_token stop) {
-  v1::GetJobRequest request;
+template <class Request, class Response>
+absl::StatusOr<v1::Job> Client::call_job(grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                      const Request&, Response*),
+                                         const std::string& id, std::stop_token stop) {
+  Request request;
   request.set_id(id);
-  auto response = call(&Stub::GetJob, request, std::move(stop));
+  auto response = call(method, request, std::move(stop));
   if (!response.ok()) return response.status();
   return std::move(*response->mutable_job());
 }
 
+absl::StatusOr<v1::Job> Client::get(const std::string& id, std::stop_token stop) {
+  return call_job(&Stub::GetJob, id, std::move(stop));
+}
+
 absl::StatusOr<v1::Job> Client::cancel(const std::string& id, std::stop_token stop) {
-  v1::CancelJobRequest request;
-  request.set_id(id);
-  auto response = call(&Stub::CancelJob, request, std::move(stop));
+  return call_job(&Stub::CancelJob, id, std::move(stop));
+}
+
+absl::StatusOr<v1::Job> Client::suspend(const std::string& id, std::stop_token stop) {
+  return call_job(&Stub::SuspendJob, id, std::move(stop));
+}
+
+absl::StatusOr<v1::Job> Client::resume(const std::string& id, std::stop_token stop) {
+  return call_job(&Stub::ResumeJob, id, std::move(stop));
+}
+
+absl::StatusOr<v1::ListQueueResponse> Client::queue(int limit, std::stop_token stop) {
+  v1::ListQueueRequest request;
+  request.set_limit(limit);
+  return call(&Stub::ListQueue, request, std::move(stop));
+}
+
+absl::StatusOr<v1::Project> Client::set_project(const v1::Project& project, std::stop_token stop) {
+  v1::SetProjectRequest request;
+  *request.mutable_project() = project;
+  auto response = call(&Stub::SetProject, request, std::move(stop));
   if (!response.ok()) return response.status();
-  return std::move(*response->mutable_job());
+  return std::move(*response->mutable_project());
+}
+
+absl::StatusOr<std::vector<v1::Project>> Client::projects(std::stop_token stop) {
+  auto response = call(&Stub::ListProjects, v1::ListProjectsRequest(), std::move(stop));
+  if (!response.ok()) return response.status();
+  return std::vector<v1::Project>(response->projects().begin(), response->projects().end());
 }
 
 absl::StatusOr<std::vector<v1::Job>> Client::list(const std::vector<v1::Job::State>& states,
@@ -166,6 +190,27 @@ absl::StatusOr<std::vector<v1::Node>> Client::nodes(std::stop_token stop) {
   return std::vector<v1::Node>(response->nodes().begin(), response->nodes().end());
 }
 
+absl::StatusOr<v1::CreateTokenResponse> Client::create_token(const v1::CreateTokenRequest& request,
+                                                             std::stop_token stop) {
+  return call_on(*access_, &v1::Access::Stub::CreateToken, request, std::move(stop));
+}
+
+absl::StatusOr<std::vector<v1::Credential>> Client::credentials(std::stop_token stop) {
+  auto response = call_on(*access_, &v1::Access::Stub::ListCredentials,
+                          v1::ListCredentialsRequest(), std::move(stop));
+  if (!response.ok()) return response.status();
+  return std::vector<v1::Credential>(response->credentials().begin(),
+                                     response->credentials().end());
+}
+
+absl::StatusOr<v1::Credential> Client::revoke(const std::string& id, std::stop_token stop) {
+  v1::RevokeCredentialRequest request;
+  request.set_id(id);
+  auto response = call_on(*access_, &v1::Access::Stub::RevokeCredential, request, std::move(stop));
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_credential());
+}
+
 absl::Status Client::watch(const WatchOptions& options,
                            const std::function<void(const v1::Event&)>& on_event,
                            std::stop_token stop) {
@@ -173,11 +218,12 @@ absl::Status Client::watch(const WatchOptions& options,
   request.set_id(options.id);
   request.set_start_revision(options.start_revision);
   request.set_no_follow(!options.follow);
-  SteadyClock::time_point give_up;
+  SteadyClock::time_point broken_since;
   Backoff backoff;
   while (true) {
     settle();
     grpc::ClientContext context;
+    identify(context);
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
     const auto began = SteadyClock::now();
     const auto reader = stub_->WatchJob(&context, request);
@@ -195,9 +241,10 @@ absl::Status Client::watch(const WatchOptions& options,
     if (status.ok() || !is_transient(status)) return status;
     // A watch may be quiet for hours before it breaks: patience counts from then on.
     if (SteadyClock::now() - began >= Backoff::kLast) backoff.reset();
-    if (backoff.is_first()) give_up = SteadyClock::now() + patience_;
-    if (SteadyClock::now() >= give_up) return status;
-    if (!backoff.wait(stop)) return stopped();
+    if (backoff.is_first()) broken_since = SteadyClock::now();
+    const auto pause = pause_before_retry(status, SteadyClock::now() - broken_since);
+    if (!pause) return status;
+    if (!wait_for(stop, *pause) || !backoff.wait(stop)) return stopped();
   }
 }
 
@@ -206,6 +253,7 @@ absl::Status Client::generate(const v1::GenerateRequest& request,
                               std::stop_token stop) {
   settle();
   grpc::ClientContext context;
+  identify(context);
   const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
   const auto reader = stub_->Generate(&context, request);
   v1::GenerateReply reply;

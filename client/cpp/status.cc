@@ -1,6 +1,6 @@
 #include "client/cpp/status.h"
 
-#include <optional>
+#include <algorithm>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
@@ -56,6 +56,16 @@ std::vector<std::string> describe_error(const absl::Status& status) {
 std::string error_reason(const absl::Status& status) {
   const auto info = find_detail<google::rpc::ErrorInfo>(status);
   return info ? info->reason() : "";
+}
+
+std::optional<std::chrono::milliseconds> retry_delay(const absl::Status& status) {
+  const auto info = find_detail<google::rpc::RetryInfo>(status);
+  if (!info) return std::nullopt;
+  const std::chrono::nanoseconds delay = std::chrono::seconds(info->retry_delay().seconds()) +
+                                         std::chrono::nanoseconds(info->retry_delay().nanos());
+  // Rounded up: at 0 it would be made again at once.
+  return std::max(std::chrono::ceil<std::chrono::milliseconds>(delay),
+                  std::chrono::milliseconds(1));
 }
 
 bool is_transient(const absl::Status& status) {

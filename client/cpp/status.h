@@ -1,6 +1,8 @@
 // Statuses of calls: gRPC's and google.rpc's details as absl::Status, and as lines for people.
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,9 @@ std::vector<std::string> describe_error(const absl::Status& status);
 
 // The reason of the status's ErrorInfo, as in "JOB_NOT_FOUND". Empty: none.
 std::string error_reason(const absl::Status& status);
+
+// When the service says that the call may be made again (RetryInfo); nullopt: it does not say.
+std::optional<std::chrono::milliseconds> retry_delay(const absl::Status& status);
 
 // Whether the same call may succeed later: the service was not there, or could not take the call.
 bool is_transient(const absl::Status& status);

@@ -1,4 +1,4 @@
-"""Adds the messages of reward.proto, generated, to what is built; pyproject.toml has the rest."""
+"""Adds the messages of tessera.v1, generated, to what is built; pyproject.toml has the rest."""
 
 import importlib.metadata
 import pathlib
@@ -9,7 +9,6 @@ from setuptools.command.build_py import build_py
 
 # In a checkout a link to the tree's protos; in a source distribution a copy.
 PROTOS = pathlib.Path(__file__).parent / "proto"
-PROTO = "tessera/v1/reward.proto"
 
 
 class BuildWithMessages(build_py):
@@ -19,10 +18,11 @@ class BuildWithMessages(build_py):
         root.mkdir(parents=True, exist_ok=True)
         well_known = pathlib.Path(_proto.__file__ or next(iter(_proto.__path__)))
         includes = [PROTOS, well_known if well_known.is_dir() else well_known.parent]
+        protos = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.glob("tessera/v1/*.proto"))
         arguments = [f"-I{include}" for include in includes]
-        arguments += [f"--python_out={root}", f"--pyi_out={root}", PROTO]
+        arguments += [f"--python_out={root}", f"--pyi_out={root}", *protos]
         if protoc.main(["protoc", *arguments]) != 0:
-            raise RuntimeError(f"protoc failed on {PROTO}")
+            raise RuntimeError(f"protoc failed on {' '.join(protos)}")
 
 
 # What generated code needs is what its generator says.
@@ -31,4 +31,7 @@ protobuf = next(
     for requirement in importlib.metadata.requires("grpcio-tools")
     if requirement.startswith("protobuf")
 )
-setup(cmdclass={"build_py": BuildWithMessages}, install_requires=["grpcio>=1.66", protobuf])
+setup(
+    cmdclass={"build_py": BuildWithMessages},
+    install_requires=["grpcio>=1.66", "googleapis-common-protos>=1.63", "pyyaml>=6", protobuf],
+)

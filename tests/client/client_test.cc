@@ -28,6 +28,15 @@ v1::WatchJobResponse event(int64_t revision) {
   return response;
 }
 
+grpc::Status with_details(grpc::StatusCode code, const std::string& message,
+                          const google::protobuf::Message& detail) {
+  google::rpc::Status status;
+  status.set_code(code);
+  status.set_message(message);
+  status.add_details()->PackFrom(detail);
+  return {code, message, status.SerializeAsString()};
+}
+
 class ClientTest : public ::testing::Test {
  protected:
   Client connect(Client::Patience patience = kPatience) {
@@ -159,6 +168,25 @@ TEST_F(ClientTest, StopEndsAQuietWatch) {
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
+TEST_F(ClientTest, ABusyServiceIsAskedAgainWhenItSays) {
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_nanos(1'000'000);
+  int calls = 0;
+  service_.on_get = [&](const auto&, auto* response) {
+    if (++calls < 3) return with_details(grpc::StatusCode::RESOURCE_EXHAUSTED, "busy", retry);
+    response->mutable_job()->set_id("a-1");
+    return grpc::Status::OK;
+  };
+  const auto job = connect({}).get("a");
+  ASSERT_TRUE(job.ok()) << "no patience is needed for what the service puts off: " << job.status();
+  EXPECT_EQ(calls, 3);
+  // Longer than it is believed for.
+  retry.mutable_retry_delay()->set_seconds(3600);
+  calls = 0;
+  EXPECT_TRUE(absl::IsResourceExhausted(connect({}).get("a").status()));
+  EXPECT_EQ(calls, 1);
+}
+
 TEST_F(ClientTest, WithoutPatienceAMissingServiceIsToldAtOnce) {
   service_.stop();
   Client impatient = connect({});
@@ -177,20 +205,30 @@ TEST(ConnectTest, RefusesWhatItCannotReachSafely) {
   }
 }
 
+TEST(ConnectTest, SendsATokenOverTlsAlone) {
+  TempDir dir;
+  const auto ca = dir.write("ca.pem", "-----BEGIN CERTIFICATE-----\n");
+  const auto token = dir.write("token", "tsr_0123456789ab_00\n");
+  const auto mistake = [](const std::string& address, const ConnectOptions& options) {
+    const absl::Status status = Client::connect(address, {}, options).status();
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(mistake("10.0.0.1:7070", {}), HasSubstr("--ca FILE"));
+  EXPECT_THAT(mistake("127.0.0.1:7070", {.ca = "", .token_file = token}), HasSubstr("--ca FILE"));
+  EXPECT_EQ(mistake("10.0.0.1:7070", {.ca = ca, .token_file = token}), "");
+  EXPECT_EQ(mistake("unix:/x", {.ca = "", .token_file = token}), "");
+  EXPECT_THAT(mistake("h:1", {.ca = dir.path() / "none", .token_file = ""}), HasSubstr("none"));
+  const auto words = dir.write("words", "my secret words");
+  EXPECT_THAT(mistake("unix:/x", {.ca = "", .token_file = words}),
+              testing::AllOf(HasSubstr("must hold one token"), testing::Not(HasSubstr("secret"))));
+}
+
 TEST(RequestIdTest, IsAnotherEachTime) {
   std::set<std::string> ids;
   for (int i = 0; i < 100; ++i) ids.insert(make_request_id());
   EXPECT_THAT(ids, SizeIs(100));
   EXPECT_THAT(*ids.begin(), SizeIs(32));
-}
-
-grpc::Status with_details(grpc::StatusCode code, const std::string& message,
-                          const google::protobuf::Message& detail) {
-  google::rpc::Status status;
-  status.set_code(code);
-  status.set_message(message);
-  status.add_details()->PackFrom(detail);
-  return {code, message, status.SerializeAsString()};
 }
 
 TEST(StatusTest, DescribesEachViolation) {

@@ -131,7 +131,7 @@ const BadFile kBadFiles[] = {
      "job.yaml:14:1: paralelism is not a field; did you mean parallelism?"},
     {"NothingNear", edited("num_processes", "zzz"),
      "job.yaml:14:16: parallelism.zzz is not a field; parallelism has: num_processes, "
-     "dp_replicate_size, dp_shard_size, cp_size, cp_strategy"},
+     "dp_replicate_size, dp_shard_size, cp_size, cp_strategy, min_num_processes"},
     {"MethodFieldUnderTraining", edited("max_steps: 200", "packing: true"),
      "job.yaml:9:3: training.packing stands under method.sft"},
     {"TrainingFieldUnderMethod", edited("packing: true", "learning_rate: 1"),
@@ -178,7 +178,7 @@ const BadFile kBadFiles[] = {
      "\"600s\""},
     {"ScalarForSection", edited("{ num_processes: 2 }", "2"),
      "job.yaml:14:14: parallelism is 2, must be a section with fields: num_processes, "
-     "dp_replicate_size, dp_shard_size, cp_size, cp_strategy"},
+     "dp_replicate_size, dp_shard_size, cp_size, cp_strategy, min_num_processes"},
     {"GivenTwice", edited("max_steps: 200", "max_steps: 200\n  max_steps: 300"),
      "job.yaml:10:3: training.max_steps is given twice, first on line 9"},
     {"BrokenRule", edited("1.0e-3", "-1"),
@@ -207,7 +207,7 @@ const BadFile kBadFiles[] = {
     {"OnlyComments", "# nothing\n", "job.yaml: the file is empty"},
     {"NotASection", "just text",
      "job.yaml:1:1: the file is just text, must be a section with fields: name, method, model, "
-     "data, training, memory, parallelism, resources, peft, reward_funcs, generation"},
+     "data, training, memory, parallelism, resources, peft, reward_funcs, generation, project"},
     {"TwoDocuments", "name: a\n---\nname: b\n", "job.yaml:3:1: the file must hold one document"},
     {"Alias", "name: &a x\nmodel: *a\n",
      "job.yaml:1:7: anchors and aliases are not allowed in a job file"},

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import math
 import numbers
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.struct_pb2 import Struct, Value
 
-from tessera.v1.reward_pb2 import ScoreRequest
+from tessera.v1.reward_pb2 import CompletionToJudge, ScoreRequest
 
 Scores = Sequence[float | None]
 Function = Callable[..., Scores | Awaitable[Scores]]
@@ -24,6 +25,11 @@ class BadScoresError(ValueError):
     """What a function returned are no scores of what it was asked about."""
 
 
+def _number_of(number: float) -> int | float:
+    is_whole = number.is_integer() and abs(number) <= _MAX_EXACT
+    return int(number) if is_whole else number
+
+
 def _value_of(value: Value) -> Any:
     kind = value.WhichOneof("kind")
     if kind == "struct_value":
@@ -31,9 +37,7 @@ def _value_of(value: Value) -> Any:
     if kind == "list_value":
         return [_value_of(item) for item in value.list_value.values]
     if kind == "number_value":
-        number = value.number_value
-        is_whole = number.is_integer() and abs(number) <= _MAX_EXACT
-        return int(number) if is_whole else number
+        return _number_of(value.number_value)
     if kind in (None, "null_value"):
         return None
     return getattr(value, kind)
@@ -44,10 +48,19 @@ def record_of(record: Struct) -> dict[str, Any]:
     return {name: _value_of(value) for name, value in record.fields.items()}
 
 
+def _exact_record_of(completion: CompletionToJudge) -> dict[str, Any]:
+    if not completion.HasField("record_json"):
+        return record_of(completion.record)
+    record: dict[str, Any] = json.loads(
+        completion.record_json, parse_float=lambda text: _number_of(float(text))
+    )
+    return record
+
+
 def arguments_of(request: ScoreRequest) -> dict[str, Any]:
     """What a function is called with: the request, and the records of its prompts by column."""
     asked = request.completions
-    records = [record_of(completion.record) for completion in asked]
+    records = [_exact_record_of(completion) for completion in asked]
     names = {name for record in records for name in record}
     columns: dict[str, Any] = {name: [record.get(name) for record in records] for name in names}
     return columns | {

@@ -1,0 +1,97 @@
+"""Where the service is, and what is said to be let in. The same rules as those of the CLI."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+
+import grpc
+
+_MAX_MESSAGE_BYTES = 4 << 20
+_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    # A restarted service is another one: no state of a shared channel may outlive it.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def state_dir(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
+    """Where a service of this machine keeps its state, and its socket."""
+    if own := environment.get("TESSERA_STATE_DIR"):
+        return pathlib.Path(own).absolute()
+    # XDG: a relative path there is to be ignored.
+    if (xdg := pathlib.Path(environment.get("XDG_STATE_HOME") or ".")).is_absolute():
+        return xdg / "tessera"
+    if (home := pathlib.Path(environment.get("HOME") or ".")).is_absolute():
+        return home / ".local/state/tessera"
+    raise ValueError("there is no home directory that a service could be found in; give address")
+
+
+def is_local(address: str) -> bool:
+    if address.startswith("unix:"):
+        return len(address) > len("unix:")
+    host, _, port = address.rpartition(":")
+    return bool(port) and (host in ("localhost", "[::1]") or host.startswith("127."))
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection:
+    """`address`: unix:PATH or HOST:PORT; None: TESSERA_ADDRESS, else that of `state_dir()`.
+
+    ca_file: certificates (PEM) of who may vouch for the service; other machines need one.
+    certificate_file, private_key_file: this client's own, where the service asks for them.
+    token: sent with each call, to this machine or encrypted.
+    Where an address is given, and these are not: TESSERA_CA, and the file TESSERA_TOKEN_FILE.
+    """
+
+    address: str | None = None
+    token: str | None = None
+    ca_file: str | os.PathLike[str] | None = None
+    certificate_file: str | os.PathLike[str] | None = None
+    private_key_file: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        address = self.address or os.environ.get("TESSERA_ADDRESS")
+        if address:
+            self._complete()
+        object.__setattr__(self, "address", address or f"unix:{state_dir()}/tesserad.sock")
+        if (self.certificate_file is None) != (self.private_key_file is None):
+            raise ValueError("certificate_file and private_key_file must be given together")
+        if self.ca_file is None and self.certificate_file is not None:
+            raise ValueError("certificate_file is given, must be absent without ca_file")
+        if self.ca_file is None and not is_local(self.address):
+            raise ValueError(
+                f'address is "{self.address}", must be unix:PATH or of this machine where no '
+                "ca_file is given: the connection would not be encrypted"
+            )
+
+    def _complete(self) -> None:
+        """As the command line does, from the environment."""
+        if self.ca_file is None:
+            object.__setattr__(self, "ca_file", os.environ.get("TESSERA_CA") or None)
+        if self.token is None and (file := os.environ.get("TESSERA_TOKEN_FILE")):
+            object.__setattr__(self, "token", pathlib.Path(file).read_text().strip())
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.token}"),) if self.token else ()
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        if self.ca_file is None or (self.address or "").startswith("unix:"):
+            return None
+        files = (self.ca_file, self.private_key_file, self.certificate_file)
+        return grpc.ssl_channel_credentials(
+            *(None if file is None else pathlib.Path(file).read_bytes() for file in files)
+        )
+
+    def channel(self) -> grpc.Channel:
+        if credentials := self._credentials():
+            return grpc.secure_channel(self.address, credentials, options=_OPTIONS)
+        return grpc.insecure_channel(self.address, options=_OPTIONS)
+
+    def aio_channel(self) -> grpc.aio.Channel:
+        if credentials := self._credentials():
+            return grpc.aio.secure_channel(self.address, credentials, options=_OPTIONS)
+        return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
