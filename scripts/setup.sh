@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the build needs: packages of the system, and a .venv with the torch wheel.
+# Installs what the build needs: packages of the system, a .venv with the torch wheel, and the
+# dashboard's packages.
 #
 # Debian 12 and Ubuntu 24.04, as root or with sudo. A run that would change nothing ends at once:
 # a stamp holds the hash of everything the result depends on.
@@ -15,8 +16,9 @@ readonly APT_PACKAGES=(
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libcli11-dev libcpp-httplib-dev libspdlog-dev libsqlite3-dev libsqlitecpp-dev
   libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev
-  libgloo-dev libpcre2-dev libsimdjson-dev libutf8proc-dev libxxhash-dev
+  libgloo-dev libpcre2-dev libsimdjson-dev libssl-dev libutf8proc-dev libxxhash-dev
   json-schema-test-suite libbenchmark-dev libgmock-dev libgtest-dev librapidcheck-dev
+  shellcheck systemd
 )
 
 readonly VENV=.venv
@@ -40,7 +42,7 @@ torch_is_there() {
 
 fingerprint() {
   {
-    cat "$0" scripts/requirements.txt
+    cat "$0" scripts/requirements.txt client/web/package-lock.json
     sed -n -e '/^ID=/p' -e '/^VERSION_ID=/p' /etc/os-release
     printf 'torch=%s\n' "${TESSERA_TORCH:-}"
   } | sha256sum | cut -d ' ' -f 1
@@ -97,6 +99,17 @@ install_system_packages() {
   fi
 }
 
+# The dashboard is tested in a browser. Ubuntu has Chromium as a snap only: there, as where it
+# cannot be installed, these tests take the browser that is there, or say that they were skipped.
+install_browser() {
+  if [[ $1 != debian || -n ${TESSERA_SKIP_APT:-} || -z $(missing_packages chromium) ]]; then
+    return
+  fi
+  say "installing Chromium for the tests of the dashboard"
+  { apt_get update && apt_get install -y --no-install-recommends chromium; } ||
+    say "Chromium could not be installed: the tests of the dashboard in a browser are skipped"
+}
+
 install_python_packages() {
   # A .venv whose interpreter has gone (an upgraded system) is made anew.
   if ! "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -111,6 +124,7 @@ install_python_packages() {
     sed -i '/^torch==/d' "$requirements"
     link_torch_package
   fi
+  scripts/setup-prometheus.sh "$VENV/bin"
   say "installing Python packages into $VENV"
   "$VENV/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" ||
     die "pip install failed; see above. It needs the network, or a mirror in pip's settings."
@@ -147,7 +161,9 @@ main() {
   command -v apt-get >/dev/null || die "apt-get is needed; this is ${PRETTY_NAME:-another system}"
 
   install_system_packages
+  install_browser "${ID:-}"
   install_python_packages
+  scripts/web.sh install
   torch_is_there || die "the torch package in $VENV has no TorchConfig.cmake"
   printf '%s\n' "$wanted" >"$STAMP"
   say "done"

@@ -1,8 +1,12 @@
 // tesserad: flags and wiring only.
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <optional>
@@ -14,17 +18,26 @@
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "proto/spec/redacting_log.h"
 #include "server/agents/control.h"
 #include "server/jobs/control_loop.h"
+#include "server/jobs/errors.h"
 #include "server/jobs/store.h"
 #include "server/rpc/agent_service.h"
 #include "server/rpc/coordinator_service.h"
 #include "server/rpc/server.h"
 #include "server/rpc/watch.h"
+#include "server/security/access_service.h"
+#include "server/security/guarded_coordinator.h"
+#include "server/security/security.h"
 #include "server/state_dir.h"
+#include "server/telemetry/histories.h"
 #include "server/telemetry/series.h"
+#include "server/telemetry/service_metrics.h"
+#include "server/web/event_streams.h"
 #include "server/web/http_server.h"
 
 namespace tessera::server {
@@ -33,16 +46,30 @@ namespace {
 // Calls that run when the process is asked to stop get this long to end.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(2);
 constexpr absl::Duration kMaxTick = absl::Milliseconds(250);
-// How long a page of HTTP waits for the control loop.
+// How long HTTP waits for the control loop, and for an agent that reads documents.
 constexpr std::chrono::seconds kPageTimeout{5};
-// Events of a job that its page is made of where memory has none.
+constexpr std::chrono::minutes kLengthsTimeout{2};
+// Events of a job that its metrics are made of after a restart.
 constexpr int kMaxReplayedEvents = 1000;
 
 struct Flags {
   std::string state_dir;
   std::vector<std::string> listen;
-  std::string http = "127.0.0.1:0";
+  HttpOptions http{.address = "127.0.0.1:0", .names = {}};
   ControlOptions control;
+  SecurityOptions security;
+
+  // The socket of the state directory is there for this machine, whatever else is listened on.
+  std::vector<std::string> addresses(const StateDir& state_dir) const {
+    std::vector<std::string> addresses = listen;
+    const auto is_unix = [](const std::string& address) {
+      return absl::StartsWith(address, "unix:");
+    };
+    if (std::none_of(listen.begin(), listen.end(), is_unix)) {
+      addresses.push_back(state_dir.socket_address());
+    }
+    return addresses;
+  }
 };
 
 // A positive duration, as in 10s or 1m30s.
@@ -72,29 +99,119 @@ std::vector<v1::Node> nodes_now(ControlLoop& loop, const Control& control) {
   return future.get();
 }
 
-WebSources web_sources(ControlLoop& loop, const Control& control, Reader& reader,
-                       Telemetry& telemetry, const RpcMetrics& metrics) {
-  WebSources sources;
+absl::StatusOr<v1::DataProfile> profile_now(ControlLoop& loop, Control& control,
+                                            v1::InspectRequest request) {
+  using Answer = absl::StatusOr<v1::DataProfile>;
+  auto promise = std::make_shared<std::promise<Answer>>();
+  auto future = promise->get_future();
+  loop.post([promise, &control, request = std::move(request)]() mutable {
+    control.profile(std::move(request),
+                    [promise](Answer answer) { promise->set_value(std::move(answer)); });
+  });
+  if (future.wait_for(kLengthsTimeout) != std::future_status::ready) {
+    return absl::DeadlineExceededError("no agent read the documents in time");
+  }
+  return future.get();
+}
+
+ApiSources api_sources(ControlLoop& loop, Control& control, Reader& reader, Histories& histories,
+                       EventStreams& streams) {
+  return {.reader = reader,
+          .histories = histories,
+          .streams = streams,
+          .nodes = [&] { return nodes_now(loop, control); },
+          .profile =
+              [&](v1::InspectRequest request) {
+                return profile_now(loop, control, std::move(request));
+              }};
+}
+
+MetricsSources metrics_sources(ControlLoop& loop, const Control& control, Reader& reader,
+                               Telemetry& telemetry, EventStreams& streams,
+                               const RpcMetrics& metrics, const ServiceMetrics& service_metrics) {
+  MetricsSources sources;
   sources.overview = [&] {
     Overview overview;
     overview.jobs_by_state = reader([](Queries& queries) { return queries.count_by_state(); });
     overview.nodes = nodes_now(loop, control);
     overview.jobs = telemetry.recent();
+    overview.service = service_metrics.collect();
+    overview.num_event_streams = streams.num_open();
     return overview;
-  };
-  sources.job = [&](const std::string& id) -> std::optional<JobSeries> {
-    return reader([&](Queries& queries) -> std::optional<JobSeries> {
-      const absl::StatusOr<JobRecord> record = queries.find(id);
-      if (!record.ok()) return std::nullopt;
-      JobSeries series{record->job()};
-      for (const v1::Event& event : queries.last_events(record->number(), kMaxReplayedEvents)) {
-        series.add(event);
-      }
-      return series;
-    });
   };
   sources.rpc_metrics = [&] { return metrics.collect(); };
   return sources;
+}
+
+Gate::FindJob find_job(Reader& reader) {
+  return [&reader](const std::string& name) -> absl::StatusOr<Gate::JobPlace> {
+    try {
+      const auto record = reader([&](Queries& queries) { return queries.find(name); });
+      if (!record.ok()) return record.status();
+      return Gate::JobPlace{record->job().id(), record->job().spec().project()};
+    } catch (const SQLite::Exception& failure) {
+      return error(absl::StatusCode::kInternal, "STORE", failure.what());
+    }
+  };
+}
+
+// Listens, and tells in STATE_DIR/grpc.port which port it is where there is one.
+absl::StatusOr<std::unique_ptr<grpc::Server>> start_grpc(
+    const Flags& flags, const StateDir& state_dir, const Security& security,
+    const std::vector<grpc::Service*>& services) {
+  const absl::Status complete =
+      check_policy({v1::Coordinator::service_full_name(), v1::AgentService::service_full_name(),
+                    v1::Access::service_full_name()});
+  if (!complete.ok()) return complete;
+  std::vector<Listener> listeners;
+  for (const std::string& address : flags.addresses(state_dir)) {
+    listeners.push_back({address, security.listener(address)});
+  }
+  auto server = serve(listeners, services);
+  if (!server.ok()) return server;
+  for (const Listener& listener : listeners) {
+    if (absl::StartsWith(listener.address, "unix:")) continue;
+    const absl::Status published =
+        state_dir.publish("grpc.port", absl::StrCat(listener.port, "\n"));
+    if (!published.ok()) return published;
+    break;
+  }
+  return server;
+}
+
+// nullptr: it is off. Where any port will do, the last one is taken again if it is free: pages that
+// are open find the server after a restart.
+absl::StatusOr<std::unique_ptr<HttpServer>> start_http(HttpOptions options, const StateDir& dir,
+                                                       const ApiSources& api,
+                                                       const MetricsSources& metrics) {
+  if (options.address.empty()) return nullptr;
+  absl::StatusOr<std::unique_ptr<HttpServer>> http = absl::UnavailableError("");
+  std::string last;
+  std::ifstream(dir.http_port()) >> last;
+  if (absl::EndsWith(options.address, ":0") && !last.empty()) {
+    const std::string host = options.address.substr(0, options.address.size() - 2);
+    http = HttpServer::start({absl::StrCat(host, ":", last), options.names}, api, metrics);
+  }
+  if (!http.ok()) http = HttpServer::start(std::move(options), api, metrics);
+  if (!http.ok()) return http.status();
+  const absl::Status published =
+      dir.publish(dir.http_port().filename(), absl::StrCat((*http)->port(), "\n"));
+  if (!published.ok()) return published;
+  return http;
+}
+
+// Of the jobs that the coordinator before this one had.
+void restore(Telemetry& telemetry, Store& store) {
+  for (const JobRecord& record : store.unfinished()) {
+    telemetry.restore(record.job(),
+                      store.queries().last_events(record.number(), kMaxReplayedEvents));
+  }
+}
+
+void wait_for(const sigset_t& signals) {
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("{}: shutting down; jobs go on under their agents", strsignal(signal));
 }
 
 absl::Status serve_until(const sigset_t& signals, const Flags& flags) {
@@ -106,13 +223,17 @@ absl::Status serve_until(const sigset_t& signals, const Flags& flags) {
   const SystemClock clock;
   Reader reader(state_dir->database());
   Reader watch_reader(state_dir->database());
+  auto security = Security::open(state_dir->path(), flags.security, flags.addresses(*state_dir),
+                                 clock, find_job(reader));
+  if (!security.ok()) return security.status();
+  Reader web_reader(state_dir->database());
   RpcMetrics metrics;
   WatchHub watches(watch_reader, clock, metrics);
+  EventStreams streams(web_reader);
+  Histories histories(web_reader, clock);
   Telemetry telemetry(clock);
-  for (const JobRecord& record : (*store)->unfinished()) {
-    telemetry.restore(record.job(),
-                      (*store)->queries().last_events(record.number(), kMaxReplayedEvents));
-  }
+  ServiceMetrics service_metrics(clock, flags.state_dir);
+  restore(telemetry, **store);
   ControlLoop loop;
   std::random_device random;
   Control control(
@@ -120,63 +241,101 @@ absl::Status serve_until(const sigset_t& signals, const Flags& flags) {
       [&loop](ControlLoop::Task effect) { loop.after_commit(std::move(effect)); },
       [&](const std::vector<JobChange>& changes) {
         telemetry.record(changes);
+        service_metrics.record(changes);
         watches.notify(changes);
+        streams.notify(changes);
       });
   loop.start(
-      std::min(kMaxTick, flags.control.lease.lease / 10), [&control] { control.tick(); },
-      [&control] { control.commit(); });
+      std::min(kMaxTick, flags.control.lease.lease / 10),
+      [&control, &security] {
+        control.tick();
+        (*security)->tick();
+      },
+      [&] { service_metrics.time_round([&control] { control.commit(); }); });
 
-  CoordinatorService coordinator(loop, control, reader, watches, clock, metrics);
-  AgentService agents(loop, control, clock, metrics);
-  std::vector<std::string> addresses = flags.listen;
-  if (addresses.empty()) addresses.push_back(state_dir->socket_address());
-  absl::StatusOr<std::unique_ptr<grpc::Server>> server = serve(addresses, {&coordinator, &agents});
+  const Gate& gate = (*security)->gate();
+  CoordinatorService coordinator(loop, control, reader, watches, gate, clock, metrics);
+  GuardedCoordinator guarded(coordinator, gate, metrics);
+  AgentService agents(loop, control, gate, clock, metrics);
+  AccessService access(
+      **security, [&agents](const std::string& id) { agents.end_sessions(id); }, clock, metrics);
+  auto server = start_grpc(flags, *state_dir, **security, {&guarded, &agents, &access});
   if (!server.ok()) return server.status();
-  std::unique_ptr<HttpServer> http;
-  if (!flags.http.empty()) {
-    auto started =
-        HttpServer::start(flags.http, web_sources(loop, control, reader, telemetry, metrics));
-    if (!started.ok()) return started.status();
-    http = *std::move(started);
-    const absl::Status published =
-        state_dir->publish("http.port", absl::StrCat(http->port(), "\n"));
-    if (!published.ok()) return published;
-  }
+  auto http = start_http(
+      flags.http, *state_dir, api_sources(loop, control, web_reader, histories, streams),
+      metrics_sources(loop, control, web_reader, telemetry, streams, metrics, service_metrics));
+  if (!http.ok()) return http.status();
 
-  int signal = 0;
-  sigwait(&signals, &signal);
-  spdlog::info("{}: shutting down; jobs go on under their agents", strsignal(signal));
-  http.reset();
-  loop.post([&control] { control.shut_down(); });
+  wait_for(signals);
+  loop.post([&control] { control.shut_down(); });  // answers who waits, HTTP's threads among them
+  http->reset();
   watches.stop();
   (*server)->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
   loop.stop();
   return absl::OkStatus();
 }
 
+void add_security_flags(CLI::App& app, SecurityOptions& options) {
+  app.add_option("--tls-name", options.tls_names,
+                 "Name or address that clients know this machine by, for its certificate; may be "
+                 "repeated (always in it: its host name, localhost, and the hosts of --listen)")
+      ->type_name("NAME");
+  app.add_option("--tls-cert", options.tls_cert,
+                 "Certificate chain in PEM to show, in place of one of our own authority")
+      ->type_name("FILE");
+  app.add_option("--tls-key", options.tls_key, "Its private key, which its owner alone may read")
+      ->type_name("FILE");
+  app.add_option("--client-ca", options.client_ca,
+                 "Authority of the agents' certificates, in place of our own; they then get none "
+                 "here")
+      ->type_name("FILE");
+  app.add_flag("--insecure-loopback", options.insecure_loopback,
+               "Serve loopback addresses without TLS and take who connects for the local operator: "
+               "for tests");
+  add_duration(app, "--agent-certificate-lifetime", options.certificate_lifetime,
+               "Life of a certificate that an agent gets; it asks for the next one in time");
+  app.add_option("--rate-limit", options.calls_per_second,
+                 "Calls a second that one client may make over TLS; twice as many at once")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str();
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Tessera's coordinator: owns jobs, their queue, and where they run."};
   Flags flags;
+  app.set_version_flag("--version", TESSERA_VERSION);
   app.add_option("--state-dir", flags.state_dir, "Directory of the database and the socket")
       ->required()
       ->type_name("DIR");
   app.add_option("--listen", flags.listen,
-                 "unix:PATH or a loopback HOST:PORT; may be repeated (default "
-                 "unix:STATE_DIR/tesserad.sock)")
+                 "unix:PATH, or HOST:PORT, which is served with TLS; may be repeated. The socket "
+                 "STATE_DIR/tesserad.sock is there, too, unless another is named; port 0 picks a "
+                 "free one, which is written to STATE_DIR/grpc.port")
       ->type_name("ADDR");
   app.add_option(
-         "--http", flags.http,
-         "Loopback HOST:PORT of /metrics and the status page; port 0 picks a free one, which is "
+         "--http", flags.http.address,
+         "Loopback HOST:PORT of the dashboard and /metrics; port 0 picks a free one, which is "
          "written to STATE_DIR/http.port; \"\": off (default 127.0.0.1:0)")
       ->type_name("HOST:PORT");
+  app.add_option(
+         "--http-name", flags.http.names,
+         "A further name that browsers may use for the dashboard, as behind a proxy; may be "
+         "repeated")
+      ->type_name("NAME");
   add_duration(app, "--lease", flags.control.lease.lease, "Silence after which a node is lost");
   add_duration(app, "--fence", flags.control.lease.fence,
                "Silence after which the ranks of a lost node end themselves");
   add_duration(app, "--check-timeout", flags.control.check_timeout,
                "Longest wait for an agent to check a submitted job");
+  add_duration(app, "--fair-share-half-life", flags.control.fair_share_half_life,
+               "Time after which a project's use of devices counts half as much");
+  add_security_flags(app, flags.security);
   CLI11_PARSE(app, argc, argv);
 
+  // Whatever this process makes is its user's alone: sockets, tokens, the specs of jobs.
+  ::umask(0077);
   spdlog::set_default_logger(spdlog::stderr_color_mt("tesserad"));
+  spdlog::set_formatter(std::make_unique<spec::RedactingFormatter>());
   // Before any thread, so that all of them leave the signals to sigwait.
   sigset_t signals;
   sigemptyset(&signals);

@@ -17,8 +17,12 @@ class StateDir {
   StateDir(StateDir&& other) noexcept;
   ~StateDir();
 
+  const std::filesystem::path& path() const { return path_; }
   std::filesystem::path database() const { return path_ / "tessera.db"; }
   std::string socket_address() const { return "unix:" + (path_ / "tesserad.sock").string(); }
+
+  // Holds the port of the dashboard, also that of the last coordinator.
+  std::filesystem::path http_port() const { return path_ / "http.port"; }
 
   // Writes a file at once and whole: readers see the old content or the new.
   absl::Status publish(const std::string& name, const std::string& content) const;

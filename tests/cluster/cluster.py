@@ -10,8 +10,10 @@ import json
 import os
 import pathlib
 import select
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -38,6 +40,14 @@ def wait_until(condition, what, seconds=DEADLINE_SECONDS):
             return value
         expect(time.monotonic() < give_up, f"waited {seconds} s in vain: {what}")
         time.sleep(POLL_SECONDS)
+
+
+def program(name):
+    """A tool of the system, or one that scripts/setup.sh put beside this Python."""
+    path = shutil.which(name) or shutil.which(name, path=pathlib.Path(sys.executable).parent)
+    if path is None:
+        raise FileNotFoundError(f"there is no {name}: run scripts/setup.sh")
+    return path
 
 
 def command_line(pid):
@@ -110,7 +120,7 @@ class Cluster:
         )
 
     def unfinished(self):
-        states = ["queued", "starting", "running", "restarting", "cancelling"]
+        states = ["queued", "starting", "running", "restarting", "stopping", "cancelling"]
         return self.query("list", *(word for state in states for word in ("--state", state)))
 
     def expect_nothing_unfinished(self):

@@ -174,26 +174,7 @@ TEST(Api, MetricsPassPromtool) {
   EXPECT_THAT(response->body, HasSubstr("tessera_rpc_requests_total{"));
   const std::filesystem::path file = service.directory() / "metrics";
   std::ofstream(file) << response->body;
-  EXPECT_EQ(std::system(("promtool check metrics < " + file.string()).c_str()), 0);
-}
-
-TEST(Api, TheStatusPageEscapesAndAnswersToLocalhostOnly) {
-  Service service;
-  const Job job = service.submit(make_spec());
-  Agent agent(service, "<b>n1", 1);
-  const v1::RunId run = agent.prepare().run();
-  agent.started(run, 0);
-  v1::TrainerEvent log;
-  log.mutable_log()->set_text("<script>alert(1)</script>");
-  agent.event(run, 0, log);
-  httplib::Client http("127.0.0.1", service.http_port());
-  EXPECT_EQ(http.Get("/healthz")->body, "ok\n");
-  EXPECT_THAT(http.Get("/")->body, HasSubstr("&lt;b&gt;n1"));
-  const auto page = http.Get("/jobs/" + job.id());
-  EXPECT_THAT(page->body, HasSubstr("&lt;script&gt;"));
-  EXPECT_THAT(page->body, testing::Not(HasSubstr("<script>")));
-  EXPECT_EQ(http.Get("/jobs/none")->status, 404);
-  EXPECT_EQ(http.Get("/", {{"Host", "evil.example"}})->status, 403);
+  EXPECT_EQ(std::system((PROMTOOL " check metrics < " + file.string()).c_str()), 0);
 }
 
 }  // namespace

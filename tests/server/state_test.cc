@@ -12,16 +12,19 @@ using v1::Job;
 // Written down a second time, as a picture: rows are from, columns to.
 TEST(StateTable, AllowsExactlyThesePairs) {
   const std::vector<std::string> picture = {
-      // ?QSRrCSFX   ? none Q queued S starting R running r restarting C cancelling S F X terminal
-      ".Q.......",  // new
-      "..S.....X",  // QUEUED
-      "...RrC...",  // STARTING
-      "....rCs..",  // RUNNING
-      ".Q...C.F.",  // RESTARTING
-      "........X",  // CANCELLING
-      ".........",  // SUCCEEDED
-      ".........",  // FAILED
-      ".........",  // CANCELLED
+      // ? none Q queued S starting R running r restarting C cancelling s F X terminal P stopping
+      // U suspended
+      ".Q.........",  // new
+      "..S....FX.U",  // QUEUED
+      "...RrC...P.",  // STARTING
+      "....rCs..P.",  // RUNNING
+      ".Q...C.F..U",  // RESTARTING
+      "........X..",  // CANCELLING
+      "...........",  // SUCCEEDED
+      "...........",  // FAILED
+      "...........",  // CANCELLED
+      ".Q...CsF..U",  // STOPPING
+      ".Q.....FX..",  // SUSPENDED
   };
   for (int from = 0; from <= Job::State_MAX; ++from) {
     for (int to = 0; to <= Job::State_MAX; ++to) {
@@ -56,7 +59,8 @@ TEST(StateTable, TerminalStatesHoldNoDevices) {
     const auto value = static_cast<Job::State>(state);
     EXPECT_FALSE(is_terminal(value) && holds_devices(value));
   }
-  EXPECT_TRUE(holds_devices(Job::CANCELLING));
+  EXPECT_TRUE(holds_devices(Job::CANCELLING) && holds_devices(Job::STOPPING));
+  EXPECT_FALSE(holds_devices(Job::SUSPENDED));
   EXPECT_FALSE(holds_devices(Job::QUEUED));
 }
 

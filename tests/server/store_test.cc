@@ -129,11 +129,19 @@ TEST_F(StoreTest, AnOlderSchemaIsBroughtUpToDate) {
   store_->commit();
   store_.reset();
   SQLite::Database(path().string(), SQLite::OPEN_READWRITE)
-      .exec("DROP TABLE peak_ratios; PRAGMA user_version = 1");
-  auto opened = Store::open(path());
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  EXPECT_EQ((*opened)->unfinished().size(), 1U);
-  EXPECT_EQ((*opened)->peak_ratio("cpu"), 1);
+      .exec("DROP TABLE peak_ratios; DROP TABLE projects; PRAGMA user_version = 1");
+  reopen();
+  EXPECT_EQ(store_->unfinished().size(), 1U);
+  store_->add_peak_ratio("cpu", 2);
+  store_->commit();
+  const double known = store_->peak_ratio("cpu");
+  EXPECT_GT(known, 1);
+  store_.reset();
+  SQLite::Database(path().string(), SQLite::OPEN_READWRITE)
+      .exec("DROP TABLE projects; PRAGMA user_version = 2");
+  reopen();
+  EXPECT_EQ(store_->peak_ratio("cpu"), known);
+  EXPECT_TRUE(store_->projects().empty());
 }
 
 TEST_F(StoreTest, KeepsAMeanOfPeaksOverPredictions) {
@@ -168,6 +176,24 @@ TEST_F(StoreTest, ListsNewestFirstByState) {
   EXPECT_EQ(page.records[0].job().id(), "j4");
   EXPECT_EQ(page.records[1].job().id(), "j2");
   EXPECT_FALSE(store_->queries().list(page.records[1].number(), {v1::Job::QUEUED}, 2).more);
+}
+
+TEST_F(StoreTest, KeepsProjects) {
+  StoredProject stored;
+  stored.project.set_name("a");
+  stored.project.set_max_devices(3);
+  stored.mean = 1.5;
+  stored.mean_time = absl::FromUnixMillis(1234);
+  store_->put_project(stored);
+  stored.project.set_max_devices(4);
+  store_->put_project(stored);
+  store_->commit();
+  reopen();
+  const std::vector<StoredProject> projects = store_->projects();
+  ASSERT_EQ(projects.size(), 1u);
+  EXPECT_EQ(projects[0].project.max_devices(), 4);
+  EXPECT_EQ(projects[0].mean, 1.5);
+  EXPECT_EQ(projects[0].mean_time, absl::FromUnixMillis(1234));
 }
 
 TEST_F(StoreTest, AnIllegalTransitionStopsTheProcess) {

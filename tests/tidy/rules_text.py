@@ -18,6 +18,9 @@ _KNOWN_HOSTS = {
     "a.b",  # in texts for the tokenizer
     "huggingface.co",
     "github.com",
+    # In package-lock.json, who funds a package.
+    "opencollective.com",
+    "tidelift.com",
 }
 _BINARY = (".png", ".ico", ".woff2", ".parquet", ".safetensors", ".db", ".model")
 MAX_BYTES = 1 << 20
