@@ -40,7 +40,8 @@ install(RUNTIME_DEPENDENCY_SET tessera_libraries
 install(FILES deploy/systemd/tesserad.service deploy/systemd/tessera-agent.service
   DESTINATION lib/systemd/system)
 install(FILES deploy/systemd/tessera.sysusers DESTINATION lib/sysusers.d RENAME tessera.conf)
-install(FILES deploy/systemd/tesserad.env deploy/systemd/tessera-agent.env
+install(FILES deploy/systemd/tesserad.env deploy/systemd/tesserad-postgres.conf
+  deploy/systemd/tessera-agent.env
   DESTINATION share/tessera)
 install(PROGRAMS deploy/slurm/prolog.sh deploy/slurm/epilog.sh DESTINATION share/tessera/slurm)
 install(DIRECTORY deploy/prometheus deploy/grafana DESTINATION share/tessera

@@ -16,9 +16,9 @@ readonly APT_PACKAGES=(
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libcli11-dev libcpp-httplib-dev libspdlog-dev libsqlite3-dev libsqlitecpp-dev
   libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev
-  libgloo-dev libpcre2-dev libsimdjson-dev libssl-dev libutf8proc-dev libxxhash-dev
+  libgloo-dev libpcre2-dev libpq-dev libsimdjson-dev libssl-dev libutf8proc-dev libxxhash-dev
   json-schema-test-suite libbenchmark-dev libgmock-dev libgtest-dev librapidcheck-dev
-  shellcheck systemd
+  postgresql shellcheck systemd
 )
 
 readonly VENV=.venv

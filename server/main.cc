@@ -1,12 +1,15 @@
 // tesserad: flags and wiring only.
+#include <linux/close_range.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <fstream>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
@@ -18,6 +21,7 @@
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -25,14 +29,18 @@
 #include "server/agents/control.h"
 #include "server/jobs/control_loop.h"
 #include "server/jobs/errors.h"
+#include "server/jobs/sqlite.h"
 #include "server/jobs/store.h"
+#include "server/listening.h"
 #include "server/rpc/agent_service.h"
 #include "server/rpc/coordinator_service.h"
 #include "server/rpc/server.h"
 #include "server/rpc/watch.h"
 #include "server/security/access_service.h"
 #include "server/security/guarded_coordinator.h"
+#include "server/security/private_file.h"
 #include "server/security/security.h"
+#include "server/standby.h"
 #include "server/state_dir.h"
 #include "server/telemetry/histories.h"
 #include "server/telemetry/series.h"
@@ -57,7 +65,13 @@ struct Flags {
   std::vector<std::string> listen;
   HttpOptions http{.address = "127.0.0.1:0", .names = {}};
   ControlOptions control;
+  TlsOptions tls;
   SecurityOptions security;
+  // A URL of PostgreSQL. Empty: SQLite in the state directory.
+  std::string store;
+  std::string store_password_file;
+  std::string advertise;
+  absl::Duration leader_lease = absl::Seconds(10);
 
   // The socket of the state directory is there for this machine, whatever else is listened on.
   std::vector<std::string> addresses(const StateDir& state_dir) const {
@@ -73,19 +87,20 @@ struct Flags {
 };
 
 // A positive duration, as in 10s or 1m30s.
-void add_duration(CLI::App& app, const std::string& name, absl::Duration& value,
-                  const std::string& help) {
+CLI::Option* add_duration(CLI::App& app, const std::string& name, absl::Duration& value,
+                          const std::string& help) {
   const auto parse = [&value](const std::string& text) {
     return absl::ParseDuration(text, &value) && value > absl::ZeroDuration();
   };
-  app.add_option_function<std::string>(
-         name,
-         [name, parse](const std::string& text) {
-           if (!parse(text)) {
-             throw CLI::ValidationError(name, "must be a duration above zero, as in 10s or 1m30s");
-           }
-         },
-         help + " (default " + absl::FormatDuration(value) + ")")
+  return app
+      .add_option_function<std::string>(
+          name,
+          [name, parse](const std::string& text) {
+            if (!parse(text)) {
+              throw CLI::ValidationError(name, "must be a duration above zero, as in 10s or 1m30s");
+            }
+          },
+          help + " (default " + absl::FormatDuration(value) + ")")
       ->type_name("DURATION");
 }
 
@@ -149,8 +164,8 @@ Gate::FindJob find_job(Reader& reader) {
       const auto record = reader([&](Queries& queries) { return queries.find(name); });
       if (!record.ok()) return record.status();
       return Gate::JobPlace{record->job().id(), record->job().spec().project()};
-    } catch (const SQLite::Exception& failure) {
-      return error(absl::StatusCode::kInternal, "STORE", failure.what());
+    } catch (const DatabaseError& failure) {
+      return to_status(failure);
     }
   };
 }
@@ -169,35 +184,8 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> start_grpc(
   }
   auto server = serve(listeners, services);
   if (!server.ok()) return server;
-  for (const Listener& listener : listeners) {
-    if (absl::StartsWith(listener.address, "unix:")) continue;
-    const absl::Status published =
-        state_dir.publish("grpc.port", absl::StrCat(listener.port, "\n"));
-    if (!published.ok()) return published;
-    break;
-  }
+  if (absl::Status status = publish_port(state_dir, listeners); !status.ok()) return status;
   return server;
-}
-
-// nullptr: it is off. Where any port will do, the last one is taken again if it is free: pages that
-// are open find the server after a restart.
-absl::StatusOr<std::unique_ptr<HttpServer>> start_http(HttpOptions options, const StateDir& dir,
-                                                       const ApiSources& api,
-                                                       const MetricsSources& metrics) {
-  if (options.address.empty()) return nullptr;
-  absl::StatusOr<std::unique_ptr<HttpServer>> http = absl::UnavailableError("");
-  std::string last;
-  std::ifstream(dir.http_port()) >> last;
-  if (absl::EndsWith(options.address, ":0") && !last.empty()) {
-    const std::string host = options.address.substr(0, options.address.size() - 2);
-    http = HttpServer::start({absl::StrCat(host, ":", last), options.names}, api, metrics);
-  }
-  if (!http.ok()) http = HttpServer::start(std::move(options), api, metrics);
-  if (!http.ok()) return http.status();
-  const absl::Status published =
-      dir.publish(dir.http_port().filename(), absl::StrCat((*http)->port(), "\n"));
-  if (!published.ok()) return published;
-  return http;
 }
 
 // Of the jobs that the coordinator before this one had.
@@ -214,19 +202,37 @@ void wait_for(const sigset_t& signals) {
   spdlog::info("{}: shutting down; jobs go on under their agents", strsignal(signal));
 }
 
-absl::Status serve_until(const sigset_t& signals, const Flags& flags) {
-  absl::StatusOr<StateDir> state_dir = StateDir::open(flags.state_dir);
-  if (!state_dir.ok()) return state_dir.status();
-  absl::StatusOr<std::unique_ptr<Store>> store = Store::open(state_dir->database());
-  if (!store.ok()) return store.status();
+// What was committed, to all who show it.
+Control::Observer tell_all(Telemetry& telemetry, ServiceMetrics& service_metrics, WatchHub& watches,
+                           EventStreams& streams) {
+  return [&](const std::vector<JobChange>& changes) {
+    telemetry.record(changes);
+    service_metrics.record(changes);
+    watches.notify(changes);
+    streams.notify(changes);
+  };
+}
 
-  const SystemClock clock;
-  Reader reader(state_dir->database());
-  Reader watch_reader(state_dir->database());
-  auto security = Security::open(state_dir->path(), flags.security, flags.addresses(*state_dir),
+// How a coordinator is what it is: alone, or by an epoch of several.
+struct Office {
+  Storage& storage;
+  Tls& tls;
+  // Throws where it may not answer any more.
+  std::function<void()> check = [] {};
+  // Ends the process.
+  std::function<void(const std::string&)> fail;
+};
+
+absl::Status lead_until(const sigset_t& signals, const Flags& flags, const StateDir& state_dir,
+                        const Clock& clock, const Office& office) {
+  absl::StatusOr<std::unique_ptr<Store>> store = Store::open(office.storage);
+  if (!store.ok()) return store.status();
+  Reader reader(office.storage);
+  Reader watch_reader(office.storage);
+  auto security = Security::open(state_dir.path(), flags.security, office.storage, office.tls,
                                  clock, find_job(reader));
   if (!security.ok()) return security.status();
-  Reader web_reader(state_dir->database());
+  Reader web_reader(office.storage);
   RpcMetrics metrics;
   WatchHub watches(watch_reader, clock, metrics);
   EventStreams streams(web_reader);
@@ -239,19 +245,18 @@ absl::Status serve_until(const sigset_t& signals, const Flags& flags) {
   Control control(
       **store, clock, flags.control, [&random] { return random(); },
       [&loop](ControlLoop::Task effect) { loop.after_commit(std::move(effect)); },
-      [&](const std::vector<JobChange>& changes) {
-        telemetry.record(changes);
-        service_metrics.record(changes);
-        watches.notify(changes);
-        streams.notify(changes);
-      });
+      tell_all(telemetry, service_metrics, watches, streams));
   loop.start(
       std::min(kMaxTick, flags.control.lease.lease / 10),
       [&control, &security] {
         control.tick();
         (*security)->tick();
       },
-      [&] { service_metrics.time_round([&control] { control.commit(); }); });
+      [&] {
+        service_metrics.time_round([&control] { control.commit(); });
+        office.check();
+      },
+      office.fail);
 
   const Gate& gate = (*security)->gate();
   CoordinatorService coordinator(loop, control, reader, watches, gate, clock, metrics);
@@ -259,11 +264,13 @@ absl::Status serve_until(const sigset_t& signals, const Flags& flags) {
   AgentService agents(loop, control, gate, clock, metrics);
   AccessService access(
       **security, [&agents](const std::string& id) { agents.end_sessions(id); }, clock, metrics);
-  auto server = start_grpc(flags, *state_dir, **security, {&guarded, &agents, &access});
+  auto server = start_grpc(flags, state_dir, **security, {&guarded, &agents, &access});
   if (!server.ok()) return server.status();
-  auto http = start_http(
-      flags.http, *state_dir, api_sources(loop, control, web_reader, histories, streams),
-      metrics_sources(loop, control, web_reader, telemetry, streams, metrics, service_metrics));
+  auto http = start_http(flags.http, state_dir, [&](HttpOptions options) {
+    return HttpServer::start(
+        std::move(options), api_sources(loop, control, web_reader, histories, streams),
+        metrics_sources(loop, control, web_reader, telemetry, streams, metrics, service_metrics));
+  });
   if (!http.ok()) return http.status();
 
   wait_for(signals);
@@ -275,26 +282,131 @@ absl::Status serve_until(const sigset_t& signals, const Flags& flags) {
   return absl::OkStatus();
 }
 
-void add_security_flags(CLI::App& app, SecurityOptions& options) {
-  app.add_option("--tls-name", options.tls_names,
+absl::Status serve_alone(const sigset_t& signals, const Flags& flags, const StateDir& state_dir,
+                         const Clock& clock) {
+  SqliteStorage storage(state_dir.path());
+  auto tls = Tls::open(state_dir.path(), flags.tls, flags.addresses(state_dir), clock);
+  if (!tls.ok()) return tls.status();
+  const auto fail = [](const std::string& why) {
+    spdlog::critical("the coordinator cannot go on: {}", why);
+    std::_Exit(EXIT_FAILURE);
+  };
+  try {
+    return lead_until(signals, flags, state_dir, clock,
+                      {.storage = storage, .tls = **tls, .fail = fail});
+  } catch (const DatabaseError& failure) {
+    return to_status(failure);
+  }
+}
+
+absl::StatusOr<PostgresAddress> store_address(const Flags& flags) {
+  if (flags.store_password_file.empty()) return PostgresAddress::parse(flags.store, "");
+  const auto text = read_private(flags.store_password_file);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--store-password-file: ", text.status().message()));
+  }
+  const std::string password(absl::StripTrailingAsciiWhitespace(*text));
+  if (password.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--store-password-file ", flags.store_password_file, " is empty"));
+  }
+  return PostgresAddress::parse(flags.store, password);
+}
+
+// Ends this process and starts it anew: as a standby, which knows nothing of what it did.
+[[noreturn]] void step_down(char** argv, const std::string& why) {
+  spdlog::critical("stepping down: {}", why);
+  std::error_code failure;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", failure);
+  // Not all libraries that opened files have seen to it.
+  ::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+  ::execv(program.c_str(), argv);
+  std::_Exit(EXIT_FAILURE);
+}
+
+absl::Status serve_as_one_of_several(const sigset_t& signals, Flags flags,
+                                     const StateDir& state_dir, const Clock& clock, char** argv) {
+  auto address = store_address(flags);
+  if (!address.ok()) return address.status();
+  const auto fail = [argv](const std::string& why) { step_down(argv, why); };
+  const StandbyOptions options{.database = *address,
+                               .lease = flags.leader_lease,
+                               .advertise = flags.advertise,
+                               .addresses = flags.addresses(state_dir),
+                               .http = flags.http,
+                               .tls = flags.tls};
+  auto lead = await_leadership(options, state_dir, clock, signals, fail);
+  if (absl::IsCancelled(lead.status())) return absl::OkStatus();
+  if (!lead.ok()) return lead.status();
+  flags.listen = lead->addresses;
+  PostgresStorage storage(*address, lead->leadership->epoch());
+  absl::Status status;
+  try {
+    status = lead_until(signals, flags, state_dir, clock,
+                        {.storage = storage,
+                         .tls = *lead->tls,
+                         .check = [&] { lead->leadership->check(); },
+                         .fail = fail});
+  } catch (const DatabaseError& failure) {
+    fail(failure.what());
+  }
+  lead->leadership->release();
+  return status;
+}
+
+absl::Status serve_until(const sigset_t& signals, const Flags& flags, char** argv) {
+  absl::StatusOr<StateDir> state_dir = StateDir::open(flags.state_dir);
+  if (!state_dir.ok()) return state_dir.status();
+  const SystemClock clock;
+  if (flags.store.empty()) return serve_alone(signals, flags, *state_dir, clock);
+  return serve_as_one_of_several(signals, flags, *state_dir, clock, argv);
+}
+
+void add_store_flags(CLI::App& app, Flags& flags) {
+  CLI::Option* store =
+      app.add_option(
+             "--store", flags.store,
+             "Database that several coordinators share, one of which leads: "
+             "postgresql://[USER@]HOST[:PORT]/DATABASE, with libpq's parameters after ?, as "
+             "in sslmode=verify-full; default: SQLite in the state directory")
+          ->type_name("URL");
+  app.add_option(
+         "--store-password-file", flags.store_password_file,
+         "File of its password, which its owner alone may read; default: as PGPASSFILE says")
+      ->type_name("FILE")
+      ->needs(store);
+  app.add_option(
+         "--advertise", flags.advertise,
+         "Where clients and agents reach this coordinator, which the others tell them while "
+         "it leads (default: the first --listen that has a port)")
+      ->type_name("ADDR")
+      ->needs(store);
+  add_duration(app, "--leader-lease", flags.leader_lease,
+               "Silence of the leader after which another coordinator takes over")
+      ->needs(store);
+}
+
+void add_security_flags(CLI::App& app, TlsOptions& tls, SecurityOptions& security) {
+  app.add_option("--tls-name", tls.tls_names,
                  "Name or address that clients know this machine by, for its certificate; may be "
                  "repeated (always in it: its host name, localhost, and the hosts of --listen)")
       ->type_name("NAME");
-  app.add_option("--tls-cert", options.tls_cert,
+  app.add_option("--tls-cert", tls.tls_cert,
                  "Certificate chain in PEM to show, in place of one of our own authority")
       ->type_name("FILE");
-  app.add_option("--tls-key", options.tls_key, "Its private key, which its owner alone may read")
+  app.add_option("--tls-key", tls.tls_key, "Its private key, which its owner alone may read")
       ->type_name("FILE");
-  app.add_option("--client-ca", options.client_ca,
+  app.add_option("--client-ca", tls.client_ca,
                  "Authority of the agents' certificates, in place of our own; they then get none "
                  "here")
       ->type_name("FILE");
-  app.add_flag("--insecure-loopback", options.insecure_loopback,
+  app.add_flag("--insecure-loopback", tls.insecure_loopback,
                "Serve loopback addresses without TLS and take who connects for the local operator: "
                "for tests");
-  add_duration(app, "--agent-certificate-lifetime", options.certificate_lifetime,
+  add_duration(app, "--agent-certificate-lifetime", security.certificate_lifetime,
                "Life of a certificate that an agent gets; it asks for the next one in time");
-  app.add_option("--rate-limit", options.calls_per_second,
+  app.add_option("--rate-limit", security.calls_per_second,
                  "Calls a second that one client may make over TLS; twice as many at once")
       ->check(CLI::Range(0.1, 1e6))
       ->capture_default_str();
@@ -304,7 +416,8 @@ int run(int argc, char** argv) {
   CLI::App app{"Tessera's coordinator: owns jobs, their queue, and where they run."};
   Flags flags;
   app.set_version_flag("--version", TESSERA_VERSION);
-  app.add_option("--state-dir", flags.state_dir, "Directory of the database and the socket")
+  app.add_option("--state-dir", flags.state_dir,
+                 "Directory of the socket, and of the database where --store names no other")
       ->required()
       ->type_name("DIR");
   app.add_option("--listen", flags.listen,
@@ -329,7 +442,8 @@ int run(int argc, char** argv) {
                "Longest wait for an agent to check a submitted job");
   add_duration(app, "--fair-share-half-life", flags.control.fair_share_half_life,
                "Time after which a project's use of devices counts half as much");
-  add_security_flags(app, flags.security);
+  add_security_flags(app, flags.tls, flags.security);
+  add_store_flags(app, flags);
   CLI11_PARSE(app, argc, argv);
 
   // Whatever this process makes is its user's alone: sockets, tokens, the specs of jobs.
@@ -343,7 +457,7 @@ int run(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  const absl::Status status = serve_until(signals, flags);
+  const absl::Status status = serve_until(signals, flags, argv);
   if (status.ok()) return 0;
   std::fprintf(stderr, "tesserad: %s\n", std::string(status.message()).c_str());
   return 1;

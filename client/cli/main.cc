@@ -96,8 +96,8 @@ struct Flags {
 void add_service(CLI::App& app, Flags& flags) {
   app.add_option(
       "--address", flags.address,
-      "The service: unix:PATH or HOST:PORT [TESSERA_ADDRESS]; default: the one of the state "
-      "directory");
+      "The service: unix:PATH or HOST:PORT, with commas between those of several coordinators "
+      "[TESSERA_ADDRESS]; default: the one of the state directory");
   app.add_option("--ca", flags.ca,
                  "Authority of the service's certificate, STATE_DIR/tls/ca.pem of its machine "
                  "[TESSERA_CA]; goes with --address HOST:PORT");

@@ -2,6 +2,7 @@
 
 #include <sys/un.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -12,11 +13,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "proto/spec/addresses.h"
 
 namespace tessera {
 namespace {
 
 constexpr size_t kMaxTokenBytes = 1024;
+// One of several coordinators that answers no HTTP/2 ping for both together is given up: another
+// may lead. The service allows pings this frequent.
+constexpr int kPingIntervalMs = 5000;
+constexpr int kPingTimeoutMs = 5000;
 
 bool is_unix(absl::string_view address) { return absl::StartsWith(address, "unix:"); }
 
@@ -77,31 +83,48 @@ absl::Status check(const std::string& address, const ConnectOptions& options) {
                    "service's certificate (--ca FILE)"));
 }
 
+grpc::ChannelArguments channel_arguments(bool has_others) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // A restarted service is another one: no state of a shared channel may outlive it.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (!has_others) return arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingIntervalMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // A machine that is gone does not refuse: this is how long it is waited for.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kPingTimeoutMs);
+  return arguments;
+}
+
 }  // namespace
 
-absl::StatusOr<Connection> make_connection(const std::string& address,
+absl::StatusOr<Connection> make_connection(const std::string& addresses,
                                            const ConnectOptions& options) {
-  if (absl::Status status = check(address, options); !status.ok()) return status;
+  const std::vector<std::string> all = spec::split_addresses(addresses);
+  for (const std::string& address : all) {
+    if (absl::Status status = check(address, options); !status.ok()) return status;
+  }
   Connection connection;
   if (!options.token_file.empty()) {
     auto token = read_token(options.token_file);
     if (!token.ok()) return token.status();
     connection.authorization = absl::StrCat("Bearer ", *token);
   }
-  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
-  if (!is_unix(address) && !options.ca.empty()) {
+  grpc::SslCredentialsOptions tls;
+  const bool is_local = std::all_of(all.begin(), all.end(), is_unix);
+  if (!is_local && !options.ca.empty()) {
     auto roots = read_file(options.ca, "the authority");
     if (!roots.ok()) return roots.status();
-    grpc::SslCredentialsOptions tls;
     tls.pem_root_certs = *std::move(roots);
-    credentials = grpc::SslCredentials(tls);
   }
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  // A restarted service is another one: no state of a shared channel may outlive it.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  connection.channel = grpc::CreateCustomChannel(address, credentials, arguments);
+  for (const std::string& address : all) {
+    const bool is_tls = !is_unix(address) && !options.ca.empty();
+    connection.channels.push_back(grpc::CreateCustomChannel(
+        address, is_tls ? grpc::SslCredentials(tls) : grpc::InsecureChannelCredentials(),
+        channel_arguments(all.size() > 1)));
+  }
   return connection;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <grpcpp/channel.h>
 
@@ -21,14 +22,16 @@ struct ConnectOptions {
 };
 
 struct Connection {
-  std::shared_ptr<grpc::Channel> channel;
+  // Of each address, in order; at least one.
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
   // The value of each call's authorization header. Empty: there is none.
   std::string authorization;
 };
 
-// Does not wait for the service to be there. INVALID_ARGUMENT: the address is none, a file cannot
-// be read, or what would be sent could be read on the way.
-absl::StatusOr<Connection> make_connection(const std::string& address,
+// `addresses`: one, or those of several coordinators with commas between, of which one leads. Does
+// not wait for the service to be there. INVALID_ARGUMENT: the address is none, a file cannot be
+// read, or what would be sent could be read on the way.
+absl::StatusOr<Connection> make_connection(const std::string& addresses,
                                            const ConnectOptions& options);
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/cpp/status.h"
-#include "client/cpp/wait.h"
+#include "proto/spec/addresses.h"
 
 namespace tessera {
 namespace {
@@ -43,20 +43,20 @@ absl::StatusOr<Client> Client::connect(const std::string& address, Patience pati
 }
 
 Client::Client(Connection connection, Patience patience)
-    : channel_(std::move(connection.channel)),
-      authorization_(std::move(connection.authorization)),
-      stub_(v1::Coordinator::NewStub(channel_)),
-      access_(v1::Access::NewStub(channel_)),
-      patience_(patience) {}
+    : authorization_(std::move(connection.authorization)),
+      endpoints_(std::make_unique<Endpoints>()),
+      patience_(patience) {
+  for (auto& channel : connection.channels) endpoints_->all.emplace_back(std::move(channel));
+}
 
 void Client::identify(grpc::ClientContext& context) const {
   if (!authorization_.empty()) context.AddMetadata("authorization", authorization_);
 }
 
-void Client::settle() {
-  const grpc_connectivity_state state = channel_->GetState(true);
+void Client::settle(grpc::Channel& channel) const {
+  const grpc_connectivity_state state = channel.GetState(true);
   if (state != GRPC_CHANNEL_CONNECTING && state != GRPC_CHANNEL_TRANSIENT_FAILURE) return;
-  channel_->WaitForConnected(std::chrono::system_clock::now() + kSettleTime);
+  channel.WaitForConnected(std::chrono::system_clock::now() + kSettleTime);
 }
 
 std::optional<std::chrono::milliseconds> Client::pause_before_retry(
@@ -69,27 +69,47 @@ std::optional<std::chrono::milliseconds> Client::pause_before_retry(
   return std::chrono::milliseconds(0);
 }
 
+bool Client::turn_elsewhere(const Endpoint& failed, const absl::Status& status) const {
+  if (!absl::IsUnavailable(status) || !spec::may_be_elsewhere(error_reason(status))) return false;
+  const auto& all = endpoints_->all;
+  size_t index = static_cast<size_t>(&failed - all.data());
+  // Calls of other threads may have turned before.
+  endpoints_->current.compare_exchange_strong(index, (index + 1) % all.size());
+  return true;
+}
+
+absl::Status Client::await_next_attempt(const Endpoint& failed, const absl::Status& status,
+                                        Attempts& attempts, std::stop_token stop) const {
+  if (stop.stop_requested()) return stopped();
+  if (turn_elsewhere(failed, status) && ++attempts.num_elsewhere % endpoints_->all.size() != 0) {
+    return absl::OkStatus();
+  }
+  const auto pause = pause_before_retry(status, SteadyClock::now() - attempts.begin);
+  if (!pause) return status;
+  const bool goes_on =
+      *pause > std::chrono::milliseconds(0) ? wait_for(stop, *pause) : attempts.backoff.wait(stop);
+  return goes_on ? absl::OkStatus() : stopped();
+}
+
 template <class Service, class Request, class Response>
-absl::StatusOr<Response> Client::call_on(
-    Service& stub, grpc::Status (Service::*method)(grpc::ClientContext*, const Request&, Response*),
-    const Request& request, std::stop_token stop, std::chrono::seconds timeout) {
-  const auto begin = SteadyClock::now();
-  Backoff backoff;
+absl::StatusOr<Response> Client::call_on(std::unique_ptr<Service> Endpoint::* stub,
+                                         grpc::Status (Service::*method)(grpc::ClientContext*,
+                                                                         const Request&, Response*),
+                                         const Request& request, std::stop_token stop,
+                                         std::chrono::seconds timeout) {
+  Attempts attempts;
   while (true) {
-    settle();
+    Endpoint& asked = endpoint();
+    settle(*asked.channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + timeout);
     identify(context);
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
     Response response;
-    const absl::Status status = to_status((stub.*method)(&context, request, &response));
+    const absl::Status status = to_status(((*(asked.*stub)).*method)(&context, request, &response));
     if (status.ok()) return response;
-    if (stop.stop_requested()) return stopped();
-    const auto pause = pause_before_retry(status, SteadyClock::now() - begin);
-    if (!pause) return status;
-    if (!(*pause > std::chrono::milliseconds(0) ? wait_for(stop, *pause) : backoff.wait(stop))) {
-      return stopped();
-    }
+    const absl::Status next = await_next_attempt(asked, status, attempts, stop);
+    if (!next.ok()) return next;
   }
 }
 
@@ -192,11 +212,11 @@ absl::StatusOr<std::vector<v1::Node>> Client::nodes(std::stop_token stop) {
 
 absl::StatusOr<v1::CreateTokenResponse> Client::create_token(const v1::CreateTokenRequest& request,
                                                              std::stop_token stop) {
-  return call_on(*access_, &v1::Access::Stub::CreateToken, request, std::move(stop));
+  return call_on(&Endpoint::access, &v1::Access::Stub::CreateToken, request, std::move(stop));
 }
 
 absl::StatusOr<std::vector<v1::Credential>> Client::credentials(std::stop_token stop) {
-  auto response = call_on(*access_, &v1::Access::Stub::ListCredentials,
+  auto response = call_on(&Endpoint::access, &v1::Access::Stub::ListCredentials,
                           v1::ListCredentialsRequest(), std::move(stop));
   if (!response.ok()) return response.status();
   return std::vector<v1::Credential>(response->credentials().begin(),
@@ -206,7 +226,8 @@ absl::StatusOr<std::vector<v1::Credential>> Client::credentials(std::stop_token 
 absl::StatusOr<v1::Credential> Client::revoke(const std::string& id, std::stop_token stop) {
   v1::RevokeCredentialRequest request;
   request.set_id(id);
-  auto response = call_on(*access_, &v1::Access::Stub::RevokeCredential, request, std::move(stop));
+  auto response =
+      call_on(&Endpoint::access, &v1::Access::Stub::RevokeCredential, request, std::move(stop));
   if (!response.ok()) return response.status();
   return std::move(*response->mutable_credential());
 }
@@ -218,49 +239,57 @@ absl::Status Client::watch(const WatchOptions& options,
   request.set_id(options.id);
   request.set_start_revision(options.start_revision);
   request.set_no_follow(!options.follow);
-  SteadyClock::time_point broken_since;
-  Backoff backoff;
+  Attempts attempts;
+  bool was_well = true;
   while (true) {
-    settle();
+    Endpoint& asked = endpoint();
+    settle(*asked.channel);
     grpc::ClientContext context;
     identify(context);
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
     const auto began = SteadyClock::now();
-    const auto reader = stub_->WatchJob(&context, request);
+    const auto reader = asked.coordinator->WatchJob(&context, request);
     v1::WatchJobResponse response;
     while (reader->Read(&response) && !stop.stop_requested()) {
       // A service that repeats itself must not make a watcher do so.
       if (response.event().revision() < request.start_revision()) continue;
       on_event(response.event());
       request.set_start_revision(response.event().revision() + 1);
-      backoff.reset();
+      was_well = true;
     }
     if (stop.stop_requested()) context.TryCancel();
     const absl::Status status = to_status(reader->Finish());
     if (stop.stop_requested()) return stopped();
     if (status.ok() || !is_transient(status)) return status;
     // A watch may be quiet for hours before it breaks: patience counts from then on.
-    if (SteadyClock::now() - began >= Backoff::kLast) backoff.reset();
-    if (backoff.is_first()) broken_since = SteadyClock::now();
-    const auto pause = pause_before_retry(status, SteadyClock::now() - broken_since);
-    if (!pause) return status;
-    if (!wait_for(stop, *pause) || !backoff.wait(stop)) return stopped();
+    if (was_well || SteadyClock::now() - began >= Backoff::kLast) attempts = Attempts();
+    was_well = false;
+    const absl::Status next = await_next_attempt(asked, status, attempts, stop);
+    if (!next.ok()) return next;
   }
 }
 
 absl::Status Client::generate(const v1::GenerateRequest& request,
                               const std::function<void(const v1::GenerateReply&)>& on_reply,
                               std::stop_token stop) {
-  settle();
-  grpc::ClientContext context;
-  identify(context);
-  const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
-  const auto reader = stub_->Generate(&context, request);
-  v1::GenerateReply reply;
-  while (reader->Read(&reply) && !stop.stop_requested()) on_reply(reply);
-  if (stop.stop_requested()) context.TryCancel();
-  const absl::Status status = to_status(reader->Finish());
-  return stop.stop_requested() ? stopped() : status;
+  for (size_t left = endpoints_->all.size();; --left) {
+    Endpoint& asked = endpoint();
+    settle(*asked.channel);
+    grpc::ClientContext context;
+    identify(context);
+    const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
+    const auto reader = asked.coordinator->Generate(&context, request);
+    v1::GenerateReply reply;
+    bool has_begun = false;
+    while (reader->Read(&reply) && !stop.stop_requested()) {
+      has_begun = true;
+      on_reply(reply);
+    }
+    if (stop.stop_requested()) context.TryCancel();
+    const absl::Status status = to_status(reader->Finish());
+    if (stop.stop_requested()) return stopped();
+    if (has_begun || left == 1 || !turn_elsewhere(asked, status)) return status;
+  }
 }
 
 }  // namespace tessera

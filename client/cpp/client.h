@@ -9,6 +9,7 @@
 // says; a stop request ends any of them with CANCELLED.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <grpcpp/channel.h>
@@ -24,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cpp/channel.h"
+#include "client/cpp/wait.h"
 #include "tessera/v1/access.grpc.pb.h"
 #include "tessera/v1/coordinator.grpc.pb.h"
 
@@ -47,8 +50,9 @@ class Client {
   // How long a call is tried again while the service cannot be reached.
   using Patience = std::chrono::milliseconds;
 
-  // `address` is "unix:PATH" or HOST:PORT, which takes `options`. INVALID_ARGUMENT: see channel.h.
-  // Does not wait for the service to be there.
+  // `address` is "unix:PATH" or HOST:PORT, which takes `options`; or those of several coordinators,
+  // separated by commas: calls go to the one that leads. INVALID_ARGUMENT: see channel.h. Does not
+  // wait for the service to be there.
   static absl::StatusOr<Client> connect(const std::string& address, Patience patience = {},
                                         const ConnectOptions& options = {});
 
@@ -97,7 +101,39 @@ class Client {
 
   using SteadyClock = std::chrono::steady_clock;
 
+  // A coordinator.
+  struct Endpoint {
+    explicit Endpoint(std::shared_ptr<grpc::Channel> way)
+        : channel(std::move(way)),
+          coordinator(v1::Coordinator::NewStub(channel)),
+          access(v1::Access::NewStub(channel)) {}
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<Stub> coordinator;
+    std::unique_ptr<v1::Access::Stub> access;
+  };
+  // All of them, and which one is called.
+  struct Endpoints {
+    std::vector<Endpoint> all;
+    std::atomic<size_t> current = 0;
+  };
+
+  // How one call, with all its attempts, has fared.
+  struct Attempts {
+    SteadyClock::time_point begin = SteadyClock::now();
+    Backoff backoff;
+    // Coordinators that were asked in vain since the last pause.
+    size_t num_elsewhere = 0;
+  };
+
   Client(Connection connection, Patience patience);
+
+  Endpoint& endpoint() const { return endpoints_->all[endpoints_->current]; }
+  // Whether another coordinator may take the call that ended so; the next one is called then.
+  bool turn_elsewhere(const Endpoint& failed, const absl::Status& status) const;
+  // After `status` of a call to `failed`: waits until the next attempt is due. An error: there is
+  // to be none, `status` or that the caller was stopped.
+  absl::Status await_next_attempt(const Endpoint& failed, const absl::Status& status,
+                                  Attempts& attempts, std::stop_token stop) const;
 
   // Says who calls.
   void identify(grpc::ClientContext& context) const;
@@ -108,10 +144,10 @@ class Client {
 
   // After a failed connection, waits a moment for the next one. A call that fails at once does not
   // drive the channel: it would take seconds to notice that the service is back.
-  void settle();
+  void settle(grpc::Channel& channel) const;
 
   template <class Service, class Request, class Response>
-  absl::StatusOr<Response> call_on(Service& stub,
+  absl::StatusOr<Response> call_on(std::unique_ptr<Service> Endpoint::* stub,
                                    grpc::Status (Service::*method)(grpc::ClientContext*,
                                                                    const Request&, Response*),
                                    const Request& request, std::stop_token stop,
@@ -128,13 +164,11 @@ class Client {
                                                              Response*),
                                 const Request& request, std::stop_token stop,
                                 std::chrono::seconds timeout = kCallTimeout) {
-    return call_on(*stub_, method, request, std::move(stop), timeout);
+    return call_on(&Endpoint::coordinator, method, request, std::move(stop), timeout);
   }
 
-  std::shared_ptr<grpc::Channel> channel_;
   std::string authorization_;
-  std::unique_ptr<Stub> stub_;
-  std::unique_ptr<v1::Access::Stub> access_;
+  std::unique_ptr<Endpoints> endpoints_;
   Patience patience_;
 };
 

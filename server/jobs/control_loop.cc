@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <utility>
-
-#include <spdlog/spdlog.h>
 
 namespace tessera::server {
 namespace {
@@ -17,15 +14,16 @@ constexpr size_t kMaxTasksPerRound = 1024;
 }  // namespace
 
 void ControlLoop::start(absl::Duration period, std::function<void()> tick,
-                        std::function<void()> commit) {
-  thread_ = std::thread([this, period, tick = std::move(tick), commit = std::move(commit)] {
-    try {
-      run(period, tick, commit);
-    } catch (const std::exception& failure) {
-      spdlog::critical("the control loop cannot go on: {}", failure.what());
-      std::_Exit(EXIT_FAILURE);
-    }
-  });
+                        std::function<void()> commit,
+                        std::function<void(const std::string&)> fail) {
+  thread_ = std::thread(
+      [this, period, tick = std::move(tick), commit = std::move(commit), fail = std::move(fail)] {
+        try {
+          run(period, tick, commit);
+        } catch (const std::exception& failure) {
+          fail(failure.what());
+        }
+      });
 }
 
 void ControlLoop::post(Task task) {

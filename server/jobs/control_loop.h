@@ -5,13 +5,15 @@
 // only then runs the effects they deferred with after_commit: replies, messages to agents, wake-ups
 // of watchers. So nobody sees a change that a crash could still undo. If a task or the commit
 // throws (the disk is full, say) memory and disk no longer agree: the process ends, and the next
-// start goes on from the last commit.
+// start goes on from the last commit. So does one whose effects may no longer be seen, as another
+// coordinator leads.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -27,8 +29,10 @@ class ControlLoop {
   ControlLoop() = default;
   ~ControlLoop() { stop(); }
 
-  // `commit` ends every round of tasks, `tick` runs every `period`.
-  void start(absl::Duration period, std::function<void()> tick, std::function<void()> commit);
+  // `commit` ends every round of tasks, `tick` runs every `period`. If one of them throws, `fail`
+  // is told why; it does not return.
+  void start(absl::Duration period, std::function<void()> tick, std::function<void()> commit,
+             std::function<void(const std::string&)> fail);
 
   // Runs `task` on the loop. Thread safe. After stop() the task is dropped.
   void post(Task task);

@@ -14,7 +14,7 @@ inline constexpr int kDefaultPageSize = 50;
 inline constexpr int kMaxPageSize = 1000;
 
 // Newest first, those of projects that `sees` is true of. INVALID_ARGUMENT: a field breaks a rule.
-// Throws SQLite::Exception.
+// Throws DatabaseError.
 absl::Status list_jobs(Reader& reader, const std::function<bool(const std::string& project)>& sees,
                        const v1::ListJobsRequest& request, v1::ListJobsResponse& response);
 

@@ -1,4 +1,4 @@
-// Reads of the store: one set of prepared statements over one connection.
+// Reads of the store, over one connection.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <SQLiteCpp/SQLiteCpp.h>
-
 #include "absl/status/statusor.h"
 #include "jobs/record.pb.h"
+#include "server/jobs/database.h"
 #include "tessera/v1/coordinator.pb.h"
 
 namespace tessera::server {
@@ -25,10 +24,13 @@ struct JobPage {
   bool more = false;
 };
 
-// Not thread safe. Throws SQLite::Exception when the database cannot be read.
+// States of jobs that have ended, as SQL's IN takes them.
+std::string ended_states();
+
+// Not thread safe. Throws DatabaseError when the database cannot be read.
 class Queries {
  public:
-  explicit Queries(SQLite::Database& database);
+  explicit Queries(Database& database) : database_(database) {}
 
   // The job of an id, or the one unfinished job of a name. NOT_FOUND, or FAILED_PRECONDITION where
   // several unfinished jobs have the name.
@@ -51,13 +53,7 @@ class Queries {
   std::map<v1::Job::State, int64_t> count_by_state();
 
  private:
-  SQLite::Database& database_;
-  SQLite::Statement by_id_;
-  SQLite::Statement by_name_;
-  SQLite::Statement events_;
-  SQLite::Statement last_events_;
-  SQLite::Statement state_;
-  SQLite::Statement count_;
+  Database& database_;
 };
 
 }  // namespace tessera::server

@@ -1,8 +1,8 @@
-// Jobs, their events and cursors on disk: SQLite in WAL mode with synchronous=FULL, so that what
-// commit() returned for survives kill -9 and power loss.
+// Jobs, their events and cursors in a database (database.h): what commit() returned for survives
+// kill -9 and power loss.
 //
 // One writer (Store, used by the control loop's thread alone), any number of readers (Reader), each
-// on a connection of its own. Both throw SQLite::Exception when the disk fails; for the writer that
+// on a connection of its own. Both throw DatabaseError when the database fails; for the writer that
 // ends the process (see control_loop.h), for a reader it ends the call.
 #pragma once
 
@@ -12,10 +12,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/jobs/database.h"
 #include "server/jobs/queries.h"
 #include "tessera/v1/agent.pb.h"
 
@@ -36,7 +38,9 @@ struct StoredProject {
 
 class Store {
  public:
-  // Opens or creates the database. FAILED_PRECONDITION: written by another version of the schema.
+  // Opens or makes its tables. Errors are those of Storage::open; throws DatabaseError.
+  static absl::StatusOr<std::unique_ptr<Store>> open(Storage& storage);
+  // In a file of SQLite.
   static absl::StatusOr<std::unique_ptr<Store>> open(const std::filesystem::path& path);
 
   // Writes join one transaction, begun by the first of them, until commit() has it on disk.
@@ -73,20 +77,22 @@ class Store {
   Queries& queries() { return *queries_; }
 
  private:
-  explicit Store(const std::filesystem::path& path);
-  void prepare();
-  SQLite::Statement& writing(SQLite::Statement& statement);
+  explicit Store(std::unique_ptr<Database> database);
+  static absl::StatusOr<std::unique_ptr<Store>> on(
+      absl::StatusOr<std::unique_ptr<Database>> database);
 
-  SQLite::Database database_;
-  std::optional<SQLite::Transaction> transaction_;
-  int64_t revision_ = 0;
+  std::unique_ptr<Database> database_;
   std::unique_ptr<Queries> queries_;
-  std::optional<SQLite::Statement> insert_, update_, append_, get_cursor_, set_cursor_, epoch_;
+  // The last ones given out.
+  int64_t revision_ = 0;
+  int64_t number_ = 0;
 };
 
 // Reads what is committed. Thread safe: calls take turns.
 class Reader {
  public:
+  explicit Reader(Storage& storage);
+  // Of a file of SQLite.
   explicit Reader(const std::filesystem::path& path);
 
   // Calls `read` with the queries; the answer is its own.
@@ -97,8 +103,11 @@ class Reader {
   }
 
  private:
+  explicit Reader(std::unique_ptr<Database> database)
+      : database_(std::move(database)), queries_(*database_) {}
+
   std::mutex mutex_;
-  SQLite::Database database_;
+  const std::unique_ptr<Database> database_;
   Queries queries_;
 };
 

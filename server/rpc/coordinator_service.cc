@@ -49,8 +49,8 @@ template <typename Read>
 absl::Status guarded(Read read) {
   try {
     return read();
-  } catch (const SQLite::Exception& failure) {
-    return error(absl::StatusCode::kInternal, "STORE", failure.what());
+  } catch (const DatabaseError& failure) {
+    return to_status(failure);
   }
 }
 

@@ -38,8 +38,8 @@ absl::StatusOr<v1::GenerateRequest> resolved(Reader& reader, v1::GenerateRequest
     request.clear_job();
     request.set_model(*std::move(model));
     return request;
-  } catch (const SQLite::Exception& failure) {
-    return error(absl::StatusCode::kInternal, "STORE", failure.what());
+  } catch (const DatabaseError& failure) {
+    return to_status(failure);
   }
 }
 

@@ -51,6 +51,27 @@ void set_limits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
+absl::StatusOr<std::unique_ptr<grpc::Server>> start(grpc::ServerBuilder& builder,
+                                                    std::vector<Listener>& listeners) {
+  grpc::EnableDefaultHealthCheckService(true);
+  set_limits(builder);
+  for (Listener& listener : listeners) {
+    if (absl::Status status = check_address(listener.address); !status.ok()) return status;
+    builder.AddListeningPort(listener.address, listener.credentials, &listener.port);
+  }
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  for (const Listener& listener : listeners) {
+    if (server == nullptr || listener.port == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", listener.address));
+    }
+    const std::string host = listener.address.substr(0, listener.address.rfind(':'));
+    spdlog::info("serving on {}", is_unix(listener.address)
+                                      ? listener.address
+                                      : absl::StrCat(host, ":", listener.port));
+  }
+  return server;
+}
+
 }  // namespace
 
 bool is_loopback(const std::string& address) {
@@ -62,29 +83,24 @@ bool is_loopback(const std::string& address) {
 
 absl::StatusOr<std::unique_ptr<grpc::Server>> serve(std::vector<Listener>& listeners,
                                                     const std::vector<grpc::Service*>& services) {
-  grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  set_limits(builder);
-  for (Listener& listener : listeners) {
-    if (absl::Status status = check_address(listener.address); !status.ok()) return status;
-    builder.AddListeningPort(listener.address, listener.credentials, &listener.port);
-  }
   for (grpc::Service* service : services) builder.RegisterService(service);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  for (const Listener& listener : listeners) {
-    if (server == nullptr || listener.port == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", listener.address));
-    }
-    const std::string host = listener.address.substr(0, listener.address.rfind(':'));
-    spdlog::info("serving on {}", is_unix(listener.address)
-                                      ? listener.address
-                                      : absl::StrCat(host, ":", listener.port));
-  }
+  auto server = start(builder, listeners);
+  if (!server.ok()) return server;
   for (const char* service :
        {"tessera.v1.Coordinator", "tessera.v1.AgentService", "tessera.v1.Access"}) {
-    server->GetHealthCheckService()->SetServingStatus(service, true);
+    (*server)->GetHealthCheckService()->SetServingStatus(service, true);
   }
+  return server;
+}
+
+absl::StatusOr<std::unique_ptr<grpc::Server>> serve_standby(std::vector<Listener>& listeners,
+                                                            grpc::CallbackGenericService& refusal) {
+  grpc::ServerBuilder builder;
+  builder.RegisterCallbackGenericService(&refusal);
+  auto server = start(builder, listeners);
+  if (server.ok()) (*server)->GetHealthCheckService()->SetServingStatus(false);
   return server;
 }
 

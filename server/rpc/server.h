@@ -23,6 +23,11 @@ struct Listener {
 absl::StatusOr<std::unique_ptr<grpc::Server>> serve(std::vector<Listener>& listeners,
                                                     const std::vector<grpc::Service*>& services);
 
+// The same where another coordinator leads: `refusal` answers every call but those of health, which
+// says NOT_SERVING.
+absl::StatusOr<std::unique_ptr<grpc::Server>> serve_standby(std::vector<Listener>& listeners,
+                                                            grpc::CallbackGenericService& refusal);
+
 // Whether HOST of HOST:PORT is the loopback; false for what has no port.
 bool is_loopback(const std::string& address);
 

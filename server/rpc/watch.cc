@@ -166,8 +166,8 @@ WatchHub::Reactor* WatchHub::watch(const v1::WatchJobRequest& request) {
   absl::StatusOr<JobRecord> record;
   try {
     record = reader_([&](Queries& queries) { return queries.find(request.id()); });
-  } catch (const SQLite::Exception& failure) {
-    record = error(absl::StatusCode::kInternal, "STORE", failure.what());
+  } catch (const DatabaseError& failure) {
+    record = to_status(failure);
   }
   if (!record.ok()) return refuse(record.status());
   auto watcher = std::make_shared<Watcher>(*this, record->number(), request);
@@ -241,8 +241,8 @@ void WatchHub::run() {
     }
     try {
       watcher->next_page(reader_);
-    } catch (const SQLite::Exception& failure) {
-      watcher->end(error(absl::StatusCode::kInternal, "STORE", failure.what()));
+    } catch (const DatabaseError& failure) {
+      watcher->end(to_status(failure));
     }
   }
 }

@@ -35,6 +35,7 @@ class Authority {
   absl::StatusOr<std::string> certify_agent(const std::string& public_key, const std::string& node,
                                             const std::string& credential, absl::Time end) const;
 
+  const std::string& certificate() const { return certificate_; }
   std::filesystem::path certificate_path() const { return directory_ / "ca.pem"; }
   std::filesystem::path server_certificate_path() const { return directory_ / "server.pem"; }
   std::filesystem::path server_key_path() const { return directory_ / "server-key.pem"; }

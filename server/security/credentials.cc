@@ -11,8 +11,6 @@
 namespace tessera::server {
 namespace {
 
-constexpr int kSchemaVersion = 1;
-constexpr int kBusyTimeoutMs = 10'000;
 constexpr size_t kMaxCredentials = 10'000;
 constexpr absl::Duration kForgetAfter = absl::Hours(24 * 30);
 constexpr size_t kIdBytes = 6;
@@ -26,6 +24,12 @@ CREATE TABLE credentials (
   credential BLOB NOT NULL
 ) WITHOUT ROWID;
 )sql";
+
+// Of "access.db".
+const Schema& schema() {
+  static const Schema schema{"access", {kSchema}};
+  return schema;
+}
 
 google::protobuf::Timestamp timestamp(absl::Time time) {
   google::protobuf::Timestamp message;
@@ -49,10 +53,6 @@ absl::Status unknown_certificate() {
   return unauthenticated("CERTIFICATE_UNKNOWN", "the certificate is none that was given out");
 }
 
-absl::Status disk_failed(const SQLite::Exception& failure) {
-  return error(absl::StatusCode::kInternal, "STORE", failure.what());
-}
-
 // ID and SECRET of tsr_ID_SECRET. Both empty: it is no token.
 std::pair<std::string_view, std::string_view> parse_token(std::string_view token) {
   constexpr size_t kId = 2 * kIdBytes;
@@ -65,72 +65,41 @@ std::pair<std::string_view, std::string_view> parse_token(std::string_view token
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Credentials>> Credentials::open(const std::filesystem::path& path,
+absl::StatusOr<std::unique_ptr<Credentials>> Credentials::open(Storage& storage,
                                                                const Clock& clock) {
-  try {
-    std::unique_ptr<Credentials> credentials(new Credentials(path, clock));
-    SQLite::Database& database = credentials->database_;
-    const int version = database.execAndGet("PRAGMA user_version").getInt();
-    if (version != 0 && version != kSchemaVersion) {
-      return error(absl::StatusCode::kFailedPrecondition, "SCHEMA_VERSION",
-                   absl::StrCat(path.string(), " has schema version ", version,
-                                ", this tesserad knows version ", kSchemaVersion));
-    }
-    if (version == 0) {
-      SQLite::Transaction transaction(database);
-      database.exec(kSchema);
-      database.exec(absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
-      transaction.commit();
-    }
-    credentials->load();
-    return credentials;
-  } catch (const SQLite::Exception& failure) {
-    return error(absl::StatusCode::kInternal, "STORE",
-                 absl::StrCat(path.string(), ": ", failure.what()));
-  }
-}
-
-Credentials::Credentials(const std::filesystem::path& path, const Clock& clock)
-    : clock_(clock),
-      database_(path.string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, kBusyTimeoutMs) {
-  database_.exec("PRAGMA journal_mode = WAL");
-  database_.exec("PRAGMA synchronous = FULL");
+  auto database = storage.open(schema());
+  if (!database.ok()) return database.status();
+  std::unique_ptr<Credentials> credentials(new Credentials(*std::move(database), clock));
+  credentials->load();
+  return credentials;
 }
 
 void Credentials::load() {
-  SQLite::Statement statement(database_, "SELECT sha256, successor, credential FROM credentials");
-  while (statement.executeStep()) {
-    Entry entry{{}, statement.getColumn(0).getString(), statement.getColumn(1).getString()};
-    const SQLite::Column column = statement.getColumn(2);
-    if (!entry.credential.ParseFromArray(column.getBlob(), column.getBytes())) {
-      throw SQLite::Exception("a credential does not parse");
-    }
+  database_->read("SELECT sha256, successor, credential FROM credentials", {}, [&](const Row& row) {
+    Entry entry{parse<v1::Credential>(row, 2), std::string(row.bytes(0)),
+                std::string(row.bytes(1))};
     const std::string id = entry.credential.id();
     entries_.emplace(id, std::move(entry));
-  }
+    return true;
+  });
 }
 
 void Credentials::put(const std::vector<Entry>& entries) {
-  SQLite::Transaction transaction(database_, SQLite::TransactionBehavior::IMMEDIATE);
-  SQLite::Statement statement(database_, "INSERT OR REPLACE INTO credentials VALUES (?, ?, ?, ?)");
   for (const Entry& entry : entries) {
     const std::string bytes = entry.credential.SerializeAsString();
-    statement.bind(1, entry.credential.id());
-    statement.bind(2, entry.sha256.data(), static_cast<int>(entry.sha256.size()));
-    statement.bind(3, entry.successor);
-    statement.bind(4, bytes.data(), static_cast<int>(bytes.size()));
-    statement.exec();
-    statement.reset();
+    database_->write(
+        "INSERT INTO credentials (id, sha256, successor, credential) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET sha256 = excluded.sha256, successor = excluded.successor, "
+        "credential = excluded.credential",
+        {entry.credential.id(), Blob{entry.sha256}, entry.successor, Blob{bytes}});
   }
-  transaction.commit();
+  database_->commit();
   for (const Entry& entry : entries) entries_[entry.credential.id()] = entry;
 }
 
 absl::Status Credentials::make_room() {
   if (entries_.size() < kMaxCredentials) return absl::OkStatus();
   const absl::Time before = clock_.wall() - kForgetAfter;
-  SQLite::Transaction transaction(database_, SQLite::TransactionBehavior::IMMEDIATE);
-  SQLite::Statement statement(database_, "DELETE FROM credentials WHERE id = ?");
   std::vector<std::string> forgotten;
   for (const auto& [id, entry] : entries_) {
     const v1::Credential& credential = entry.credential;
@@ -138,12 +107,10 @@ absl::Status Credentials::make_room() {
         time_of(credential.expire_time()),
         credential.has_revoke_time() ? time_of(credential.revoke_time()) : absl::InfiniteFuture());
     if (end >= before) continue;
-    statement.bind(1, id);
-    statement.exec();
-    statement.reset();
+    database_->write("DELETE FROM credentials WHERE id = ?", {id});
     forgotten.push_back(id);
   }
-  transaction.commit();
+  database_->commit();
   for (const std::string& id : forgotten) entries_.erase(id);
   if (entries_.size() < kMaxCredentials) return absl::OkStatus();
   return error(absl::StatusCode::kResourceExhausted, "TOO_MANY_CREDENTIALS",
@@ -171,8 +138,8 @@ absl::StatusOr<v1::CreateTokenResponse> Credentials::create(const v1::CreateToke
     const std::lock_guard lock(mutex_);
     if (absl::Status status = make_room(); !status.ok()) return status;
     put({Entry{credential, sha256(secret), ""}});
-  } catch (const SQLite::Exception& failure) {
-    return disk_failed(failure);
+  } catch (const DatabaseError& failure) {
+    return to_status(failure);
   }
   return response;
 }
@@ -303,8 +270,8 @@ absl::StatusOr<v1::Credential> Credentials::enrol(const std::string& token_id,
   try {
     const std::lock_guard lock(mutex_);
     return enrol_locked(token_id, node, sha256(public_key), lifetime);
-  } catch (const SQLite::Exception& failure) {
-    return disk_failed(failure);
+  } catch (const DatabaseError& failure) {
+    return to_status(failure);
   }
 }
 
@@ -318,8 +285,8 @@ absl::StatusOr<v1::Credential> Credentials::renew(const std::string& id, absl::D
     *entry.credential.mutable_expire_time() = timestamp(clock_.wall() + lifetime);
     put({entry});
     return entry.credential;
-  } catch (const SQLite::Exception& failure) {
-    return disk_failed(failure);
+  } catch (const DatabaseError& failure) {
+    return to_status(failure);
   }
 }
 
@@ -337,8 +304,8 @@ absl::StatusOr<v1::Credential> Credentials::revoke(const std::string& id) {
       put({entry});
     }
     return entry.credential;
-  } catch (const SQLite::Exception& failure) {
-    return disk_failed(failure);
+  } catch (const DatabaseError& failure) {
+    return to_status(failure);
   }
 }
 

@@ -1,35 +1,33 @@
 // Tokens and agents' certificates: what was given out, to whom, until when.
 //
-// Of a token only SHA-256 of its secret is kept: 256 random bits need no slower hash. All are on
-// disk (SQLite, synchronous=FULL) before anybody hears of them, and in memory, so that a call is
-// checked without a read.
+// Of a token only SHA-256 of its secret is kept: 256 random bits need no slower hash. All are in
+// the database before anybody hears of them, and in memory, so that a call is checked without a
+// read.
 #pragma once
 
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
-
-#include <SQLiteCpp/SQLiteCpp.h>
 
 #include "absl/status/statusor.h"
 #include "server/jobs/clock.h"
+#include "server/jobs/database.h"
 #include "tessera/v1/access.pb.h"
 
 namespace tessera::server {
 
-// Thread safe. What fails for the disk's sake is INTERNAL.
+// Thread safe. What fails for the database's sake is to_status() of that.
 class Credentials {
  public:
   // A token as clients write it is tsr_ID_SECRET, both in hexadecimal.
   static constexpr std::string_view kTokenPrefix = "tsr_";
 
-  // Opens or creates the database. FAILED_PRECONDITION: written by another version of the schema.
-  static absl::StatusOr<std::unique_ptr<Credentials>> open(const std::filesystem::path& path,
-                                                           const Clock& clock);
+  // Opens or makes their table. Errors are those of Storage::open; throws DatabaseError.
+  static absl::StatusOr<std::unique_ptr<Credentials>> open(Storage& storage, const Clock& clock);
 
   // INVALID_ARGUMENT: a field breaks a rule. RESOURCE_EXHAUSTED: there are too many.
   absl::StatusOr<v1::CreateTokenResponse> create(const v1::CreateTokenRequest& request,
@@ -61,7 +59,8 @@ class Credentials {
     std::string successor;
   };
 
-  Credentials(const std::filesystem::path& path, const Clock& clock);
+  Credentials(std::unique_ptr<Database> database, const Clock& clock)
+      : clock_(clock), database_(std::move(database)) {}
   void load();
   // Writes all of the entries in one transaction, then takes them into memory. Requires mutex_
   // held.
@@ -84,7 +83,7 @@ class Credentials {
   const Clock& clock_;
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  SQLite::Database database_;
+  const std::unique_ptr<Database> database_;
   std::map<std::string, Entry, std::less<>> entries_;  // by id
 };
 

@@ -20,7 +20,7 @@ class Histories {
   Histories(Reader& reader, const Clock& clock) : reader_(reader), clock_(clock) {}
 
   // Everything committed when it was called, of the job with this number; is_partial where reading
-  // that took longer than `patience`. At most kMaxHistoryPoints points. Throws SQLite::Exception.
+  // that took longer than `patience`. At most kMaxHistoryPoints points. Throws DatabaseError.
   JobHistory get(int64_t number, size_t max_points, int rank,
                  absl::Duration patience = absl::Seconds(1));
 

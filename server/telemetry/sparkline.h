@@ -7,7 +7,7 @@
 namespace tessera::server {
 
 // At most kMaxSparklinePoints steps, evenly spread over the job's revisions: the cost does not grow
-// with the job. Empty where it has made no step. Throws SQLite::Exception.
+// with the job. Empty where it has made no step. Throws DatabaseError.
 inline constexpr int kMaxSparklinePoints = 40;
 Sparkline sparkline(Queries& queries, const JobRecord& record);
 

@@ -37,7 +37,7 @@ class EventStream {
   using Write = std::function<bool(std::string_view)>;
 
   // Writes the next events, or waits for some, at most until a heartbeat is due and written. The
-  // job's last event is followed by one of type "end". Throws SQLite::Exception.
+  // job's last event is followed by one of type "end". Throws DatabaseError.
   Progress advance(const Write& write);
 
  private:

@@ -49,18 +49,39 @@ void answer_asset(const Asset& asset, httplib::Response& response) {
   response.set_content(asset.bytes.data(), asset.bytes.size(), std::string(asset.type).c_str());
 }
 
+void answer_ok(const httplib::Request&, httplib::Response& response) {
+  response.set_content("ok\n", "text/plain");
+}
+
 }  // namespace
 
-HttpServer::HttpServer(HttpOptions options, ApiSources api, MetricsSources metrics)
-    : streams_(api.streams),
-      guard_(std::move(options.names)),
-      api_(std::move(api)),
-      metrics_(std::move(metrics)),
-      server_(std::make_unique<httplib::Server>()) {}
+HttpServer::HttpServer(const HttpOptions& options, std::unique_ptr<Dashboard> dashboard)
+    : dashboard_(std::move(dashboard)),
+      guard_(options.names),
+      server_(std::make_unique<httplib::Server>()) {
+  configure();
+}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, ApiSources api,
                                                               MetricsSources metrics) {
-  const std::string address = options.address;
+  EventStreams& streams = api.streams;
+  std::unique_ptr<Dashboard> dashboard(
+      new Dashboard{streams, Api(std::move(api)), std::move(metrics)});
+  std::unique_ptr<HttpServer> http(new HttpServer(options, std::move(dashboard)));
+  http->route();
+  if (absl::Status status = http->listen(options.address); !status.ok()) return status;
+  return http;
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start_standby(
+    HttpOptions options, std::function<absl::Status()> why) {
+  std::unique_ptr<HttpServer> http(new HttpServer(options, nullptr));
+  http->route_standby(std::move(why));
+  if (absl::Status status = http->listen(options.address); !status.ok()) return status;
+  return http;
+}
+
+absl::Status HttpServer::listen(const std::string& address) {
   const size_t colon = address.rfind(':');
   const std::string host = address.substr(0, colon);
   int port = 0;
@@ -70,27 +91,23 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions option
         absl::StrCat("--http ", address, ": must be 127.0.0.1:PORT, localhost:PORT or [::1]:PORT"));
   }
   const std::string bare = host == "[::1]" ? "::1" : host;
-  std::unique_ptr<HttpServer> http(
-      new HttpServer(std::move(options), std::move(api), std::move(metrics)));
-  http->configure();
-  http->route();
   if (port == 0) {
-    http->port_ = http->server_->bind_to_any_port(bare);
+    port_ = server_->bind_to_any_port(bare);
   } else {
-    http->port_ = http->server_->bind_to_port(bare, port) ? port : -1;
+    port_ = server_->bind_to_port(bare, port) ? port : -1;
   }
-  if (http->port_ <= 0) {
+  if (port_ <= 0) {
     return absl::UnavailableError(absl::StrCat("--http ", address, ": cannot listen there"));
   }
-  http->thread_ = std::thread([server = http->server_.get()] { server->listen_after_bind(); });
+  thread_ = std::thread([server = server_.get()] { server->listen_after_bind(); });
   // stop() has no effect before this; the thread needs no more than its start.
-  while (!http->server_->is_running()) std::this_thread::yield();
-  spdlog::info("dashboard on http://{}:{}/", host, http->port_);
-  return http;
+  while (!server_->is_running()) std::this_thread::yield();
+  spdlog::info("dashboard on http://{}:{}/", host, port_);
+  return absl::OkStatus();
 }
 
 HttpServer::~HttpServer() {
-  streams_.stop();
+  if (dashboard_ != nullptr) dashboard_->streams.stop();
   server_->stop();
   if (thread_.joinable()) thread_.join();
 }
@@ -158,14 +175,21 @@ bool HttpServer::refuse(const httplib::Request& request, httplib::Response& resp
   return false;
 }
 
+void HttpServer::route_standby(std::function<absl::Status()> why) {
+  server_->Get("/healthz", answer_ok);
+  server_->Get(".*", [why = std::move(why)](const httplib::Request&, httplib::Response& response) {
+    answer_error(response, why());
+  });
+}
+
 void HttpServer::route() {
-  server_->Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
-    response.set_content("ok\n", "text/plain");
-  });
+  server_->Get("/healthz", answer_ok);
+  server_->Get("/readyz", answer_ok);
   server_->Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
-    response.set_content(render_metrics(metrics_.overview(), metrics_.rpc_metrics()), kMetricsType);
+    const MetricsSources& metrics = dashboard_->metrics;
+    response.set_content(render_metrics(metrics.overview(), metrics.rpc_metrics()), kMetricsType);
   });
-  api_.route(*server_);
+  dashboard_->api.route(*server_);
   for (const Asset& asset : assets()) {
     const bool is_page = asset.path == "/index.html";
     // The pages are one file, which looks at the address itself.

@@ -1,5 +1,5 @@
-// The dashboard, its API, /metrics and /healthz, over HTTP on the loopback. Nothing can be changed
-// by it.
+// The dashboard, its API, /metrics, /healthz and /readyz, over HTTP on the loopback. Nothing can be
+// changed by it.
 #pragma once
 
 #include <functional>
@@ -34,22 +34,33 @@ class HttpServer {
   // INVALID_ARGUMENT, UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<HttpServer>> start(HttpOptions options, ApiSources api,
                                                            MetricsSources metrics);
+  // Of a coordinator that does not lead: /healthz alone is well, and all else answers with the
+  // error that `why` gives. It is called from the server's threads.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> start_standby(
+      HttpOptions options, std::function<absl::Status()> why);
   // Ends what is under way.
   ~HttpServer();
 
   int port() const { return port_; }
 
  private:
-  HttpServer(HttpOptions options, ApiSources api, MetricsSources metrics);
+  struct Dashboard {
+    EventStreams& streams;
+    Api api;
+    MetricsSources metrics;
+  };
+
+  HttpServer(const HttpOptions& options, std::unique_ptr<Dashboard> dashboard);
+  absl::Status listen(const std::string& address);
   void configure();
   void route();
+  void route_standby(std::function<absl::Status()> why);
   // Whether the request is refused; the response says why then.
   bool refuse(const httplib::Request& request, httplib::Response& response) const;
 
-  EventStreams& streams_;
+  // nullptr: a standby has none.
+  const std::unique_ptr<Dashboard> dashboard_;
   HostGuard guard_;
-  Api api_;
-  MetricsSources metrics_;
   std::unique_ptr<httplib::Server> server_;
   int port_ = 0;
   std::thread thread_;

@@ -15,10 +15,11 @@ PROGRAMS = ("tesserad", "tessera-agent", "tessera")
 
 
 def of_units():
-    for name in ("tesserad", "tessera-agent"):
-        unit = (DEPLOY / f"systemd/{name}.service").read_text().replace("\\\n", " ")
-        (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    for name in ("tesserad.service", "tesserad-postgres.conf", "tessera-agent.service"):
+        unit = (DEPLOY / f"systemd/{name}").read_text().replace("\\\n", " ")
+        (command,) = re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE)
         yield shlex.split(command)
+    for name in ("tesserad", "tessera-agent"):
         settings = (DEPLOY / f"systemd/{name}.env").read_text()
         for flags in re.findall(r"_FLAGS=(.*)$", settings, re.MULTILINE):
             yield [name, *shlex.split(flags)]

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "proto/spec/addresses.h"
 #include "proto/spec/redacting_log.h"
 #include "worker/agent/devices.h"
 #include "worker/agent/event_loop.h"
@@ -36,7 +37,9 @@ constexpr int kMinDefaultCpuSlots = 8;
 constexpr int kMaxCpuSlots = 4096;
 
 struct Flags {
+  // One address, or several with commas between.
   std::string coordinator;
+  std::vector<std::string> coordinators() const { return spec::split_addresses(coordinator); }
   std::string node;
   std::string state_dir;
   std::string trainer;
@@ -70,7 +73,9 @@ void add_flags(CLI::App& app, Flags& flags) {
   flags.trainer = beside("tessera-trainer");
   flags.cpu_slots =
       std::max(static_cast<int>(std::thread::hardware_concurrency()), kMinDefaultCpuSlots);
-  app.add_option("--coordinator", flags.coordinator, "Where tesserad is: unix:PATH or HOST:PORT")
+  app.add_option("--coordinator", flags.coordinator,
+                 "Where tesserad is: unix:PATH or HOST:PORT; several, of which one leads, are "
+                 "separated by commas")
       ->required();
   app.add_option("--state-dir", flags.state_dir,
                  "Directory for the runs of this machine; one agent uses it at a time")
@@ -134,6 +139,18 @@ std::vector<std::string> environment() {
   return result;
 }
 
+bool is_unix(const std::string& address) { return address.starts_with("unix:"); }
+
+// Towards the first coordinator that there is a way to.
+absl::StatusOr<std::string> local_address(const std::vector<std::string>& coordinators) {
+  absl::StatusOr<std::string> address;
+  for (const std::string& coordinator : coordinators) {
+    address = local_address_towards(coordinator);
+    if (address.ok()) break;
+  }
+  return address;
+}
+
 absl::StatusOr<SupervisorOptions> supervisor_options(const Flags& flags) {
   SupervisorOptions options;
   options.state_dir = fs::absolute(flags.state_dir);
@@ -142,7 +159,7 @@ absl::StatusOr<SupervisorOptions> supervisor_options(const Flags& flags) {
   options.environment = environment();
   options.address = flags.address;
   if (options.address.empty()) {
-    absl::StatusOr<std::string> address = local_address_towards(flags.coordinator);
+    absl::StatusOr<std::string> address = local_address(flags.coordinators());
     if (!address.ok()) return address.status();
     options.address = *std::move(address);
   }
@@ -167,7 +184,9 @@ absl::StatusOr<std::unique_ptr<Membership>> join(const Flags& flags,
   if (flags.tls_cert.empty() != flags.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key must be given together");
   }
-  return Membership::join({.coordinator = flags.coordinator,
+  std::vector<std::string> coordinators = flags.coordinators();
+  std::erase_if(coordinators, is_unix);
+  return Membership::join({.coordinators = std::move(coordinators),
                            .node = flags.node,
                            .ca = flags.ca,
                            .enrol_token = flags.enrol_token,
@@ -182,22 +201,26 @@ absl::StatusOr<Session::Options> session_options(const Flags& flags,
                                                  const SupervisorOptions& supervisor,
                                                  const UniqueFd& signals) {
   Session::Options options;
-  if (flags.coordinator.starts_with("unix:") || flags.insecure_loopback) {
-    if (flags.insecure_loopback && !is_on_this_machine(flags.coordinator)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--coordinator is \"", flags.coordinator,
-                       "\", must be on this machine with --insecure-loopback"));
-    }
-    options.credentials = [] { return grpc::InsecureChannelCredentials(); };
-  } else {
+  options.coordinators = flags.coordinators();
+  const auto& all = options.coordinators;
+  const bool is_here = std::all_of(all.begin(), all.end(), is_on_this_machine);
+  if (flags.insecure_loopback && !is_here) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordinator is \"", flags.coordinator,
+                     "\", must be on this machine with --insecure-loopback"));
+  }
+  std::shared_ptr<Membership> member;
+  if (!flags.insecure_loopback && !std::all_of(all.begin(), all.end(), is_unix)) {
     auto joined = join(flags, supervisor, signals);
     if (!joined.ok()) return joined.status();
-    options.credentials = [member = std::shared_ptr<Membership>(*std::move(joined))] {
-      return member->credentials();
-    };
+    member = *std::move(joined);
   }
-  options.coordinator = flags.coordinator;
-  options.remote = !is_on_this_machine(flags.coordinator);
+  using Credentials = absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>>;
+  options.credentials = [member](const std::string& address) -> Credentials {
+    if (member == nullptr || is_unix(address)) return grpc::InsecureChannelCredentials();
+    return member->credentials();
+  };
+  options.ping = !is_here || all.size() > 1;
   options.hello.set_node(flags.node);
   options.hello.set_hostname(hostname());
   options.hello.set_address(supervisor.address);

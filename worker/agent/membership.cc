@@ -3,6 +3,7 @@
 #include <absl/strings/ascii.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <absl/time/clock.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
@@ -11,7 +12,6 @@
 #include <chrono>
 #include <utility>
 
-#include "tessera/v1/access.grpc.pb.h"
 #include "worker/agent/file_util.h"
 
 namespace tessera::agent {
@@ -111,17 +111,18 @@ absl::Status Membership::enrol(int interrupt) {
         absl::StrCat("--enrol-token-file: ", text.status().message()));
   }
   const std::string token(absl::StripAsciiWhitespace(*text));
+  const std::string where = absl::StrJoin(options_.coordinators, ",");
   bool outage_logged = false;
   for (int pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kLastPauseMs)) {
     const auto chain = ask_to_enrol(token);
     if (chain.ok()) {
-      spdlog::info("enrolled at {} as {}", options_.coordinator, options_.node);
+      spdlog::info("enrolled at {} as {}", where, options_.node);
       return files_.store(*chain);
     }
     const std::string message(chain.status().message());
     if (is_certificate_failure(message)) {
       return absl::FailedPreconditionError(
-          absl::StrCat("the coordinator at ", options_.coordinator,
+          absl::StrCat("the coordinator at ", where,
                        " shows a certificate that is not of the authority in --ca ",
                        options_.ca.string(), ", or not for this name"));
     }
@@ -131,11 +132,20 @@ absl::Status Membership::enrol(int interrupt) {
           absl::StrCat("the coordinator does not enrol this agent: ", message));
     }
     if (!std::exchange(outage_logged, true)) {
-      spdlog::warn("cannot enrol at {}: {}; trying again until it answers", options_.coordinator,
-                   message);
+      spdlog::warn("cannot enrol at {}: {}; trying again until it answers", where, message);
     }
     if (is_interrupted(interrupt, pause_ms)) return absl::CancelledError("interrupted");
   }
+}
+
+absl::Status Membership::call(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                              const std::function<grpc::Status(v1::Access::Stub&)>& method) const {
+  absl::Status status;
+  for (const std::string& coordinator : options_.coordinators) {
+    status = to_status(method(*make_stub(coordinator, credentials)));
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) break;
+  }
+  return status;
 }
 
 absl::StatusOr<std::string> Membership::ask_to_enrol(const std::string& token) const {
@@ -146,17 +156,17 @@ absl::StatusOr<std::string> Membership::ask_to_enrol(const std::string& token) c
   v1::EnrolRequest request;
   request.set_node(options_.node);
   request.set_certificate_request(*std::move(certificate_request));
-  grpc::ClientContext context;
-  set_deadline(context);
-  context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
   v1::EnrolResponse response;
   // Without a certificate so far: the token alone says who asks.
-  const auto stub =
-      make_stub(options_.coordinator,
-                grpc::SslCredentials(
-                    {.pem_root_certs = authority_, .pem_private_key = "", .pem_cert_chain = ""}));
-  const grpc::Status status = stub->Enrol(&context, request, &response);
-  if (!status.ok()) return to_status(status);
+  const auto credentials = grpc::SslCredentials(
+      {.pem_root_certs = authority_, .pem_private_key = "", .pem_cert_chain = ""});
+  const absl::Status status = call(credentials, [&](v1::Access::Stub& stub) {
+    grpc::ClientContext context;
+    set_deadline(context);
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+    return stub.Enrol(&context, request, &response);
+  });
+  if (!status.ok()) return status;
   return response.certificate();
 }
 
@@ -177,13 +187,14 @@ absl::Status Membership::renew(const std::stop_token& stop) const {
   if (!with_certificate.ok()) return with_certificate.status();
   v1::RenewCertificateRequest request;
   request.set_certificate_request(*std::move(certificate_request));
-  grpc::ClientContext context;
-  set_deadline(context);
-  const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
   v1::RenewCertificateResponse response;
-  const grpc::Status status = make_stub(options_.coordinator, *with_certificate)
-                                  ->RenewCertificate(&context, request, &response);
-  if (!status.ok()) return to_status(status);
+  const absl::Status status = call(*with_certificate, [&](v1::Access::Stub& stub) {
+    grpc::ClientContext context;
+    set_deadline(context);
+    const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
+    return stub.RenewCertificate(&context, request, &response);
+  });
+  if (!status.ok()) return status;
   return files_.store(response.certificate());
 }
 

@@ -8,19 +8,22 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "tessera/v1/access.grpc.pb.h"
 #include "worker/agent/certificate.h"
 
 namespace tessera::agent {
 
 struct MembershipOptions {
-  // HOST:PORT.
-  std::string coordinator;
+  // HOST:PORT; of several one leads.
+  std::vector<std::string> coordinators;
   std::string node;
   // Authority of the coordinator's certificate, in PEM.
   std::filesystem::path ca;
@@ -53,6 +56,9 @@ class Membership {
   absl::Status check_node(const Certificate& certificate) const;
   // The certificate for a request, by the method that fits.
   absl::StatusOr<std::string> ask_to_enrol(const std::string& token) const;
+  // Makes the call at one coordinator after the other, until one answers.
+  absl::Status call(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                    const std::function<grpc::Status(v1::Access::Stub&)>& method) const;
   absl::Status renew(const std::stop_token& stop) const;
   void keep_renewing(std::stop_token stop);
 

@@ -19,18 +19,20 @@ using std::chrono::milliseconds;
 // last read.
 class Connection : public grpc::ClientBidiReactor<v1::SessionRequest, v1::SessionResponse> {
  public:
-  Connection(EventLoop& loop, Session& session, const Session::Options& options,
+  Connection(EventLoop& loop, Session& session, const std::string& coordinator, bool ping,
              const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : loop_(loop), session_(session) {
     grpc::ChannelArguments arguments;
-    if (options.remote) {
+    if (ping) {
       arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(kPingInterval.count()));
       arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(kPingTimeout.count()));
       arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+      // A machine that is gone does not refuse: this is how long it is waited for.
+      arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(kPingTimeout.count()));
     }
     // A channel of its own: no back-off is left over from the last one. Session does the waiting.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    auto channel = grpc::CreateCustomChannel(options.coordinator, credentials, arguments);
+    auto channel = grpc::CreateCustomChannel(coordinator, credentials, arguments);
     stub_ = v1::AgentService::NewStub(channel);
     stub_->async()->Session(&context_, this);
     AddHold();
@@ -96,9 +98,10 @@ Session::Session(EventLoop& loop, Options options, Supervisor& supervisor, OnFat
 Session::~Session() = default;
 
 void Session::connect() {
-  const auto credentials = options_.credentials();
+  const auto credentials = options_.credentials(coordinator());
   if (!credentials.ok()) return on_fatal_(credentials.status());
-  connection_ = std::make_unique<Connection>(loop_, *this, options_, *credentials);
+  connection_ =
+      std::make_unique<Connection>(loop_, *this, coordinator(), options_.ping, *credentials);
   v1::SessionRequest request;
   *request.mutable_hello() = options_.hello;
   for (v1::RunId& run : supervisor_.runs()) {
@@ -127,11 +130,12 @@ void Session::received(const v1::SessionResponse& message) {
     return connection_->cancel();
   }
   const v1::Welcome& welcome = message.welcome();
-  spdlog::info("connected to {} as {}, epoch {}", options_.coordinator, options_.hello.node(),
+  spdlog::info("connected to {} as {}, epoch {}", coordinator(), options_.hello.node(),
                welcome.epoch());
   welcomed_ = was_welcomed_ = true;
   outage_logged_ = false;
   backoff_ = kMinBackoff;
+  num_asked_ = 0;
   heartbeat_interval_ = std::max(milliseconds(welcome.lease_ms() / 3), milliseconds(1));
   heartbeat_timer_ = loop_.call_after(heartbeat_interval_, [this] { heartbeat(); });
   heartbeats_.clear();
@@ -177,15 +181,20 @@ void Session::ended(const grpc::Status& status) {
   }
   if (!was_welcomed_ && is_certificate_failure(status.error_message())) {
     return on_fatal_(absl::FailedPreconditionError(
-        absl::StrCat("the coordinator at ", options_.coordinator,
+        absl::StrCat("the coordinator at ", coordinator(),
                      " shows a certificate that is not of the authority in --ca, or not for this "
                      "name")));
   }
   if (!std::exchange(outage_logged_, true)) {
-    spdlog::warn("no coordinator at {}: {}; trying again until there is one", options_.coordinator,
-                 status.ok() ? "it ended the session" : status.error_message());
+    spdlog::warn("no coordinator at {}: {}; trying {} until there is one", coordinator(),
+                 status.ok() ? "it ended the session" : status.error_message(),
+                 options_.coordinators.size() == 1 ? "again" : "all");
   }
-  connect_timer_ = loop_.call_after(next_backoff(), [this] { connect(); });
+  current_ = (current_ + 1) % options_.coordinators.size();
+  // All are asked before there is a pause.
+  const bool asked_all = ++num_asked_ % options_.coordinators.size() == 0;
+  connect_timer_ =
+      loop_.call_after(asked_all ? next_backoff() : milliseconds(0), [this] { connect(); });
 }
 
 milliseconds Session::next_backoff() {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "tessera/v1/agent.pb.h"
 #include "worker/agent/event_loop.h"
@@ -21,9 +22,9 @@ namespace tessera::agent {
 
 inline constexpr std::chrono::milliseconds kMinBackoff{100};
 inline constexpr std::chrono::milliseconds kMaxBackoff{5000};
-// A coordinator on another machine that answers no HTTP/2 ping for both together is taken as gone:
-// the leases of the ranks must not be renewed over a dead network. Together they are no longer than
-// the coordinator's lease. It has to allow pings this frequent
+// A coordinator that answers no HTTP/2 ping for both together is taken as gone: the leases of the
+// ranks must not be renewed over a dead network. Together they are no longer than the coordinator's
+// lease. It has to allow pings this frequent
 // (GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS).
 inline constexpr std::chrono::milliseconds kPingInterval{5000};
 inline constexpr std::chrono::milliseconds kPingTimeout{5000};
@@ -36,12 +37,14 @@ class Connection;
 class Session {
  public:
   struct Options {
-    // unix:PATH or HOST:PORT.
-    std::string coordinator;
-    // Of each connection: certificates are renewed.
-    std::function<absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>>()> credentials;
-    // Whether a network that may fail lies between.
-    bool remote = false;
+    // unix:PATH or HOST:PORT: of several one leads, and is found by asking one after the other.
+    std::vector<std::string> coordinators;
+    // Of each connection to an address: certificates are renewed.
+    std::function<absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>>(const std::string&)>
+        credentials;
+    // Whether a coordinator that does not answer is to be found out: a network that may fail lies
+    // between, or another coordinator may take over.
+    bool ping = false;
     // All of Hello but the runs.
     v1::Hello hello;
   };
@@ -66,6 +69,7 @@ class Session {
   void ended(const grpc::Status& status);
   void heartbeat();
   void heartbeat_answered(int64_t number);
+  const std::string& coordinator() const { return options_.coordinators[current_]; }
   std::chrono::milliseconds next_backoff();
 
   EventLoop& loop_;
@@ -73,6 +77,9 @@ class Session {
   Supervisor& supervisor_;
   const OnFatal on_fatal_;
   std::unique_ptr<Connection> connection_;
+  // Which of the coordinators is asked, and how many were asked in vain since the last pause.
+  size_t current_ = 0;
+  size_t num_asked_ = 0;
   bool welcomed_ = false;
   bool was_welcomed_ = false;
   // So that an outage is logged once, not at every try.

@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import Message
 
 from tessera import requests
-from tessera.connection import Connection
+from tessera.connection import Connection, Turns
 from tessera.errors import TRANSIENT, RefusedError, TesseraError, from_rpc
 from tessera.requests import AnyJob, Chat, Method
 from tessera.spec import State, is_terminal
@@ -47,14 +47,15 @@ class AsyncClient:
     ) -> None:
         self._connection = Connection(address, token, ca_file, certificate_file, private_key_file)
         self._patience = patience
-        self._channel = self._connection.aio_channel()
+        self._turns = Turns(self._connection.aio_channels())
 
     @property
     def address(self) -> str:
         return self._connection.address or ""
 
     async def close(self) -> None:
-        await self._channel.close()
+        for channel in self._turns.channels:
+            await channel.close()
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -111,7 +112,8 @@ class AsyncClient:
         )
         retry = _Retry(self)
         while True:
-            stream = self._stream(requests.WATCH, request)
+            channel = self._turns.channel()
+            stream = self._stream(channel, requests.WATCH, request)
             try:
                 async for response in stream:
                     event = response.event
@@ -121,7 +123,7 @@ class AsyncClient:
                         yield event
                 return
             except grpc.RpcError as error:
-                await retry.failed(error)
+                await retry.failed(channel, error)
             finally:
                 stream.cancel()
 
@@ -141,18 +143,23 @@ class AsyncClient:
         job: str | None = None,
         **options: Any,
     ) -> AsyncIterator[GenerateReply]:
-        stream = self._stream(
-            requests.GENERATE, requests.generate_request(prompts, model, job, options)
-        )
-        try:
-            async for reply in stream:
-                if reply.HasField("failure"):
-                    raise RefusedError(reply.failure.message, reason="GENERATION_FAILED")
-                yield reply
-        except grpc.RpcError as error:
-            raise from_rpc(error, self.address) from error
-        finally:
-            stream.cancel()
+        request = requests.generate_request(prompts, model, job, options)
+        for left in reversed(range(len(self._turns.channels))):
+            channel = self._turns.channel()
+            stream = self._stream(channel, requests.GENERATE, request)
+            has_begun = False
+            try:
+                async for reply in stream:
+                    has_begun = True
+                    if reply.HasField("failure"):
+                        raise RefusedError(reply.failure.message, reason="GENERATION_FAILED")
+                    yield reply
+                return
+            except grpc.RpcError as error:
+                if has_begun or left == 0 or not self._turns.turn(channel, error):
+                    raise from_rpc(error, self.address) from error
+            finally:
+                stream.cancel()
 
     async def complete(self, prompts: Iterable[str | Chat], **options: Any) -> Completions:
         texts = requests.Texts()
@@ -161,22 +168,23 @@ class AsyncClient:
         return texts.in_order()
 
     async def _call(self, method: Method, request: Message) -> Any:
-        call = self._channel.unary_unary(
-            method.path,
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.response.FromString,
-        )
         retry = _Retry(self)
         while True:
+            channel = self._turns.channel()
+            call = channel.unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
             try:
                 return await call(
                     request, timeout=method.seconds, metadata=self._connection.metadata()
                 )
             except grpc.RpcError as error:
-                await retry.failed(error)
+                await retry.failed(channel, error)
 
-    def _stream(self, method: Method, request: Message) -> Any:
-        call = self._channel.unary_stream(
+    def _stream(self, channel: grpc.aio.Channel, method: Method, request: Message) -> Any:
+        call = channel.unary_stream(
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
@@ -194,9 +202,16 @@ class _Retry:
     def succeeded(self) -> None:
         self._delay = requests.FIRST_DELAY
         self._give_up: float | None = None
+        self._num_elsewhere = 0
 
-    async def failed(self, error: grpc.RpcError) -> None:
+    async def failed(self, channel: grpc.aio.Channel, error: grpc.RpcError) -> None:
         """Returns when it is time for the next attempt. Raises where there is to be none."""
+        turns = self._client._turns
+        if turns.turn(channel, error):
+            self._num_elsewhere += 1
+            # All are asked before there is a pause.
+            if self._num_elsewhere % len(turns.channels) != 0:
+                return
         now = asyncio.get_running_loop().time()
         if self._give_up is None:
             self._give_up = now + self._client._patience

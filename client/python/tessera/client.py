@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from tessera import requests
-from tessera.connection import Connection
+from tessera.connection import Connection, Turns
 from tessera.errors import TRANSIENT, RefusedError, TesseraError, from_rpc
 from tessera.requests import AnyJob, Chat, Method
 from tessera.spec import State, is_terminal
@@ -52,7 +52,7 @@ class Client:
     ) -> None:
         self._connection = Connection(address, token, ca_file, certificate_file, private_key_file)
         self._patience = patience
-        self._channel = self._connection.channel()
+        self._turns = Turns(self._connection.channels())
         self._closed = threading.Event()
 
     @property
@@ -62,7 +62,8 @@ class Client:
     def close(self) -> None:
         """Ends all calls. The client is of no use afterwards."""
         self._closed.set()
-        self._channel.close()
+        for channel in self._turns.channels:
+            channel.close()
 
     def __enter__(self) -> "Client":
         return self
@@ -134,7 +135,8 @@ class Client:
         )
         retry = _Retry(self)
         while True:
-            stream = self._stream(requests.WATCH, request)
+            channel = self._turns.channel()
+            stream = self._stream(channel, requests.WATCH, request)
             try:
                 for response in stream:
                     event = response.event
@@ -145,7 +147,7 @@ class Client:
                         yield event
                 return
             except grpc.RpcError as error:
-                retry.failed(error)
+                retry.failed(channel, error)
             finally:
                 stream.cancel()
 
@@ -172,18 +174,23 @@ class Client:
         Sampling, device, dtype, tokenizer and logprobs. What was made is not made again: a
         connection that breaks raises UnreachableError. Closing the iterator ends the call.
         """
-        stream = self._stream(
-            requests.GENERATE, requests.generate_request(prompts, model, job, options)
-        )
-        try:
-            for reply in stream:
-                if reply.HasField("failure"):
-                    raise RefusedError(reply.failure.message, reason="GENERATION_FAILED")
-                yield reply
-        except grpc.RpcError as error:
-            raise from_rpc(error, self.address) from error
-        finally:
-            stream.cancel()
+        request = requests.generate_request(prompts, model, job, options)
+        for left in reversed(range(len(self._turns.channels))):
+            channel = self._turns.channel()
+            stream = self._stream(channel, requests.GENERATE, request)
+            has_begun = False
+            try:
+                for reply in stream:
+                    has_begun = True
+                    if reply.HasField("failure"):
+                        raise RefusedError(reply.failure.message, reason="GENERATION_FAILED")
+                    yield reply
+                return
+            except grpc.RpcError as error:
+                if has_begun or left == 0 or not self._turns.turn(channel, error):
+                    raise from_rpc(error, self.address) from error
+            finally:
+                stream.cancel()
 
     def complete(self, prompts: Iterable[str | Chat], **options: Any) -> Completions:
         """What generate() makes, as whole texts: all completions of the first prompt, and so on."""
@@ -193,20 +200,21 @@ class Client:
         return texts.in_order()
 
     def _call(self, method: Method, request: Message) -> Any:
-        call = self._channel.unary_unary(
-            method.path,
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.response.FromString,
-        )
         retry = _Retry(self)
         while True:
+            channel = self._turns.channel()
+            call = channel.unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
             try:
                 return call(request, timeout=method.seconds, metadata=self._connection.metadata())
             except grpc.RpcError as error:
-                retry.failed(error)
+                retry.failed(channel, error)
 
-    def _stream(self, method: Method, request: Message) -> Any:
-        call = self._channel.unary_stream(
+    def _stream(self, channel: grpc.Channel, method: Method, request: Message) -> Any:
+        call = channel.unary_stream(
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
@@ -224,9 +232,16 @@ class _Retry:
     def succeeded(self) -> None:
         self._delay = requests.FIRST_DELAY
         self._give_up: float | None = None
+        self._num_elsewhere = 0
 
-    def failed(self, error: grpc.RpcError) -> None:
+    def failed(self, channel: grpc.Channel, error: grpc.RpcError) -> None:
         """Returns when it is time for the next attempt. Raises where there is to be none."""
+        turns = self._client._turns
+        if turns.turn(channel, error):
+            self._num_elsewhere += 1
+            # All are asked before there is a pause.
+            if self._num_elsewhere % len(turns.channels) != 0:
+                return
         now = time.monotonic()
         if self._give_up is None:
             self._give_up = now + self._client._patience

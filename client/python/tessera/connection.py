@@ -4,8 +4,13 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 import grpc
+
+from tessera.errors import may_be_elsewhere
+
+Channel = TypeVar("Channel", grpc.Channel, grpc.aio.Channel)
 
 _MAX_MESSAGE_BYTES = 4 << 20
 _OPTIONS = (
@@ -15,6 +20,13 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
     # A restarted service is another one: no state of a shared channel may outlive it.
     ("grpc.use_local_subchannel_pool", 1),
+)
+# One of several coordinators that answers no HTTP/2 ping is given up: another may lead.
+_OPTIONS_OF_SEVERAL = (
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.min_reconnect_backoff_ms", 5000),
 )
 
 
@@ -30,6 +42,18 @@ def state_dir(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
     raise ValueError("there is no home directory that a service could be found in; give address")
 
 
+def split_addresses(text: str) -> list[str]:
+    """One address, or several with commas between; a comma may be in a path, too."""
+    addresses: list[str] = []
+    for piece in text.split(","):
+        begins = piece.startswith("unix:") or (":" in piece and "/" not in piece)
+        if addresses and addresses[-1].startswith("unix:") and not begins:
+            addresses[-1] += f",{piece}"
+        else:
+            addresses.append(piece)
+    return addresses
+
+
 def is_local(address: str) -> bool:
     if address.startswith("unix:"):
         return len(address) > len("unix:")
@@ -41,6 +65,7 @@ def is_local(address: str) -> bool:
 class Connection:
     """`address`: unix:PATH or HOST:PORT; None: TESSERA_ADDRESS, else that of `state_dir()`.
 
+    Those of several coordinators, of which one leads, are separated by commas.
     ca_file: certificates (PEM) of who may vouch for the service; other machines need one.
     certificate_file, private_key_file: this client's own, where the service asks for them.
     token: sent with each call, to this machine or encrypted.
@@ -62,9 +87,10 @@ class Connection:
             raise ValueError("certificate_file and private_key_file must be given together")
         if self.ca_file is None and self.certificate_file is not None:
             raise ValueError("certificate_file is given, must be absent without ca_file")
-        if self.ca_file is None and not is_local(self.address):
+        wrong = [address for address in self.addresses() if not is_local(address)]
+        if self.ca_file is None and wrong:
             raise ValueError(
-                f'address is "{self.address}", must be unix:PATH or of this machine where no '
+                f'address is "{wrong[0]}", must be unix:PATH or of this machine where no '
                 "ca_file is given: the connection would not be encrypted"
             )
 
@@ -78,20 +104,58 @@ class Connection:
     def metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
-    def _credentials(self) -> grpc.ChannelCredentials | None:
-        if self.ca_file is None or (self.address or "").startswith("unix:"):
+    def addresses(self) -> list[str]:
+        return split_addresses(self.address or "")
+
+    def _credentials(self, address: str) -> grpc.ChannelCredentials | None:
+        if self.ca_file is None or address.startswith("unix:"):
             return None
         files = (self.ca_file, self.private_key_file, self.certificate_file)
         return grpc.ssl_channel_credentials(
             *(None if file is None else pathlib.Path(file).read_bytes() for file in files)
         )
 
-    def channel(self) -> grpc.Channel:
-        if credentials := self._credentials():
-            return grpc.secure_channel(self.address, credentials, options=_OPTIONS)
-        return grpc.insecure_channel(self.address, options=_OPTIONS)
+    def _options(self) -> tuple[tuple[str, int], ...]:
+        if len(self.addresses()) == 1:
+            return _OPTIONS
+        return tuple((dict(_OPTIONS) | dict(_OPTIONS_OF_SEVERAL)).items())
 
-    def aio_channel(self) -> grpc.aio.Channel:
-        if credentials := self._credentials():
-            return grpc.aio.secure_channel(self.address, credentials, options=_OPTIONS)
-        return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+    def channels(self) -> list[grpc.Channel]:
+        """One for each address."""
+        options = self._options()
+        return [
+            grpc.secure_channel(address, credentials, options=options)
+            if (credentials := self._credentials(address))
+            else grpc.insecure_channel(address, options=options)
+            for address in self.addresses()
+        ]
+
+    def aio_channels(self) -> list[grpc.aio.Channel]:
+        options = self._options()
+        return [
+            grpc.aio.secure_channel(address, credentials, options=options)
+            if (credentials := self._credentials(address))
+            else grpc.aio.insecure_channel(address, options=options)
+            for address in self.addresses()
+        ]
+
+
+class Turns(Generic[Channel]):
+    """The channels to several coordinators, and which of them is called: the one that leads."""
+
+    def __init__(self, channels: list[Channel]) -> None:
+        self.channels = channels
+        self._current = 0
+
+    def channel(self) -> Channel:
+        return self.channels[self._current]
+
+    def turn(self, failed: Channel, error: grpc.RpcError) -> bool:
+        """Whether another may take the call that failed; the next one is called then."""
+        if not may_be_elsewhere(error):
+            return False
+        # Calls of other threads may have turned before.
+        index = self.channels.index(failed)
+        if self._current == index:
+            self._current = (index + 1) % len(self.channels)
+        return True

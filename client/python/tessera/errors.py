@@ -95,10 +95,17 @@ _HINTS = {
 }
 
 
-def from_rpc(error: grpc.RpcError, address: str) -> TesseraError:
-    """The exception for what a call raised."""
-    code: grpc.StatusCode = error.code()
-    message = error.details() or code.name
+# Reasons of UNAVAILABLE that leave it open that another coordinator takes the call; "": it has not
+# arrived.
+_ELSEWHERE = frozenset({"", "STANDBY", "SHUTTING_DOWN", "STORE"})
+
+
+def may_be_elsewhere(error: grpc.RpcError) -> bool:
+    return error.code() == grpc.StatusCode.UNAVAILABLE and _details(error)[0] in _ELSEWHERE
+
+
+def _details(error: grpc.RpcError) -> tuple[str, list[Violation]]:
+    """The reason and the violations that the service sent along."""
     reason = ""
     violations: list[Violation] = []
     for key, value in error.trailing_metadata() or ():
@@ -111,6 +118,14 @@ def from_rpc(error: grpc.RpcError, address: str) -> TesseraError:
                 reason = info.reason
             elif detail.Unpack(request):
                 violations += [Violation(v.field, v.description) for v in request.field_violations]
+    return reason, violations
+
+
+def from_rpc(error: grpc.RpcError, address: str) -> TesseraError:
+    """The exception for what a call raised."""
+    code: grpc.StatusCode = error.code()
+    message = error.details() or code.name
+    reason, violations = _details(error)
     hint = _HINTS.get(code, "")
     if code == grpc.StatusCode.UNAVAILABLE and not reason:
         message = f"cannot reach the service at {address} ({message})"

@@ -8,6 +8,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "server/jobs/errors.h"
+#include "server/jobs/sqlite.h"
 #include "tests/server/security/fake_clock.h"
 
 namespace tessera::server {
@@ -36,7 +37,7 @@ class CredentialsTest : public testing::Test {
 
   void reopen() {
     credentials_.reset();
-    auto opened = Credentials::open(path(), clock_);
+    auto opened = Credentials::open(storage_, clock_);
     ASSERT_TRUE(opened.ok()) << opened.status();
     credentials_ = *std::move(opened);
   }
@@ -47,9 +48,8 @@ class CredentialsTest : public testing::Test {
     return *created;
   }
 
-  std::filesystem::path path() const { return directory_.path() / "access.db"; }
-
   TempDirectory directory_;
+  SqliteStorage storage_{directory_.path()};
   FakeClock clock_;
   std::unique_ptr<Credentials> credentials_;
 };
