@@ -2,31 +2,51 @@
 
 #include <utility>
 
+#include <google/protobuf/util/message_differencer.h>
+
 #include "absl/strings/str_cat.h"
 #include "server/jobs/state.h"
 
 namespace tessera::server::simulator {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr char kDatabase[] = "db";
+// Pages between checkpoints of the log: SQLite's default, and fewer, so that power fails in many.
+constexpr int kCheckpointPages = 1000, kLeastCheckpointPages = 5, kFewCheckpointPages = 50;
+// Of one commit, at most; more are found in one that does a checkpoint.
+constexpr int64_t kMaxOperations = 60;
+
+int checkpoint_pages(World& world) {
+  if (world.chance(0.3)) return kCheckpointPages;
+  return static_cast<int>(world.between(kLeastCheckpointPages, kFewCheckpointPages));
+}
+
+int64_t count(SQLite::Database& database, const char* what) {
+  return database.execAndGet(what).getInt64();
+}
 
 }  // namespace
 
-Coordinator::Coordinator(World& world, fs::path directory, ControlOptions options)
-    : world_(world), directory_(std::move(directory)), options_(options) {}
+Coordinator::Coordinator(World& world, ControlOptions options)
+    : world_(world), disk_(world, checkpoint_pages(world)), options_(options) {}
 
-Coordinator::~Coordinator() {
-  control_.reset();
-  store_.reset();
-  fs::remove_all(directory_);
+// Power may fail while it starts, too.
+void Coordinator::fail_to_start() {
+  disk_.fail_power_after(world_.between(0, kMaxOperations));
+  const auto store = Store::open(kDatabase);
+  if (!store.ok()) throw Violation(absl::StrCat("the store: ", store.status().message()));
+  disk_.fail_power();
 }
 
 void Coordinator::start() {
   if (is_up()) return;
+  while (world_.chance(0.1)) {
+    fail_to_start();
+    disk_.restart();
+  }
   ++life_;
-  const fs::path files = directory_ / absl::StrCat(generation_);
-  fs::create_directories(files);
-  auto store = Store::open(files / "db");
+  check_files();
+  auto store = Store::open(kDatabase);
   if (!store.ok()) throw Violation(absl::StrCat("the store: ", store.status().message()));
   store_ = *std::move(store);
   check_store();
@@ -38,19 +58,60 @@ void Coordinator::start() {
   tick(life_);
 }
 
-// What anybody was told is there, as it was told.
-void Coordinator::check_store() {
-  for (const auto& [id, job] : jobs_) {
+// What SQLite says of the files, and the revisions of events, which have no gaps.
+void Coordinator::check_files() {
+  if (!disk_.exists(kDatabase)) {
+    if (!jobs_.empty()) throw Violation("the database was lost");
+    return;
+  }
+  SQLite::Database database(kDatabase, SQLite::OPEN_READWRITE);
+  // What a crash left is for the store to find.
+  sqlite3_db_config(database.getHandle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+  const std::string verdict = database.execAndGet("PRAGMA integrity_check").getString();
+  if (verdict != "ok") throw Violation(absl::StrCat("the database: ", verdict));
+  if (!database.tableExists("events")) {
+    if (!jobs_.empty()) throw Violation("the tables were lost");
+    return;
+  }
+  const int64_t num_events = count(database, "SELECT count(*) FROM events");
+  const int64_t last = count(database, "SELECT coalesce(max(revision), 0) FROM events");
+  if (num_events != last) {
+    throw Violation(absl::StrCat(num_events, " events are stored up to revision ", last));
+  }
+  num_stored_ = count(database, "SELECT count(*) FROM jobs");
+}
+
+std::string Coordinator::difference(const Jobs& jobs) {
+  for (const auto& [id, job] : jobs) {
     const absl::StatusOr<JobRecord> record = store_->queries().find(id);
-    if (!record.ok()) throw Violation(absl::StrCat("job ", id, " was lost"));
+    if (!record.ok()) return absl::StrCat("job ", id, " was lost");
     const v1::Job& stored = record->job();
-    if (stored.state() != job.state() || stored.attempt() != job.attempt()) {
-      throw Violation(absl::StrCat("job ", id, " was ", std::string(state_name(job.state())),
-                                   ", attempt ", job.attempt(), ", and is stored as ",
-                                   std::string(state_name(stored.state())), ", attempt ",
-                                   stored.attempt()));
+    if (!google::protobuf::util::MessageDifferencer::Equals(stored, job)) {
+      return absl::StrCat("job ", id, " was ", job.ShortDebugString(), ", and is stored as ",
+                          stored.ShortDebugString());
     }
   }
+  if (num_stored_ == std::ssize(jobs)) return "";
+  return absl::StrCat(num_stored_, " jobs are stored, of ", jobs.size());
+}
+
+// What anybody was told is there, as it was told.
+void Coordinator::check_store() {
+  const std::string why = difference(jobs_);
+  if (!jobs_before_) {
+    if (!why.empty()) throw Violation(why);
+    return;
+  }
+  const Jobs before = *std::exchange(jobs_before_, std::nullopt);
+  if (why.empty()) {
+    ++num_kept_commits_;
+    return;
+  }
+  const std::string why_not_before = difference(before);
+  if (!why_not_before.empty()) {
+    throw Violation(absl::StrCat("half of a commit: ", why, "; and ", why_not_before));
+  }
+  jobs_ = before;
 }
 
 void Coordinator::tick(int64_t life) {
@@ -72,35 +133,37 @@ void Coordinator::round() {
   round_asked_ = false;
   for (const auto& task : std::exchange(tasks_, {})) task(*control_);
   if (moment_ == Moment::kBeforeCommit) return die();
+  if (moment_ == Moment::kInCommit) {
+    jobs_before_ = jobs_;
+    disk_.fail_power_after(world_.between(0, kMaxOperations));
+  }
   control_->commit();
-  if (moment_ == Moment::kAfterCommit) return die();
+  if (moment_ != Moment::kNow) return die();
   for (ControlLoop::Task& effect : std::exchange(effects_, {})) effect();
 }
 
-void Coordinator::crash(Moment moment) {
+void Coordinator::crash(Moment moment, Loss loss) {
   if (!is_up()) return;
   moment_ = moment;
+  loss_ = moment == Moment::kInCommit ? Loss::kPower : loss;
   if (moment == Moment::kNow) die();
 }
 
 void Coordinator::die() {
-  world_.tell("the coordinator crashes");
+  const bool power = loss_ == Loss::kPower;
+  world_.tell(power ? "the coordinator loses power" : "the coordinator crashes");
   ++num_crashes_;
+  num_power_losses_ += power;
   ++life_;
   moment_ = Moment::kNow;
-  // The files as they are, not as an orderly end would leave them.
-  const fs::path files = directory_ / absl::StrCat(generation_);
-  const fs::path left = directory_ / absl::StrCat(++generation_);
-  fs::create_directories(left);
-  for (const char* name : {"db", "db-wal"}) {
-    if (fs::exists(files / name)) fs::copy_file(files / name, left / name);
-  }
+  // The files as they are, not as the orderly end that follows leaves them.
+  power ? disk_.fail_power() : disk_.kill();
   tasks_.clear();
   round_asked_ = false;
   effects_.clear();
   control_.reset();
   store_.reset();
-  fs::remove_all(files);
+  disk_.restart();
   for (const auto& channel : std::exchange(channels_, {})) {
     if (const auto open = channel.lock()) open->lose_server();
   }

@@ -1,34 +1,35 @@
-// tesserad without its wires: the real Control on the real store, on files of its own. A crash
+// tesserad without its wires: the real Control on the real store, on a disk of its own. A crash
 // leaves what a kill -9 leaves: the files as they are at that moment, with what was not committed
-// lost.
+// lost. Or its machine loses power: the files as they reached the disk (disk.h).
 //
-// After each commit it checks what must hold of all jobs together.
+// After each commit it checks what must hold of all jobs together, and after each crash that the
+// store has what was committed: all of it, and of a commit that power failed in all or nothing.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "server/agents/control.h"
 #include "tests/simulator/channel.h"
+#include "tests/simulator/disk.h"
 
 namespace tessera::server::simulator {
 
 class Coordinator {
  public:
-  // `directory` is empty, and its own.
-  Coordinator(World& world, std::filesystem::path directory, ControlOptions options);
-  ~Coordinator();
+  Coordinator(World& world, ControlOptions options);
 
   void start();
   // At once, or in the course of the next round: before its commit, or after it and before anybody
-  // hears of it.
-  enum class Moment { kNow, kBeforeCommit, kAfterCommit };
-  void crash(Moment moment);
+  // hears of it, or somewhere in what it writes, which only a loss of power can be.
+  enum class Moment { kNow, kBeforeCommit, kAfterCommit, kInCommit };
+  enum class Loss { kProcess, kPower };
+  void crash(Moment moment, Loss loss);
   bool is_up() const { return control_ != nullptr; }
 
   // A stream from an agent; nullptr where nobody listens.
@@ -43,34 +44,49 @@ class Coordinator {
   // Devices that a project's jobs may hold, for the check.
   std::map<std::string, int> quotas;
   int64_t num_crashes() const { return num_crashes_; }
+  // Those of them in which the machine lost power, and commits that were half written then and are
+  // there.
+  int64_t num_power_losses() const { return num_power_losses_; }
+  int64_t num_kept_commits() const { return num_kept_commits_; }
   // Attempts that began with fewer ranks than the job asks for.
   int64_t num_shrunk() const { return num_shrunk_; }
 
  private:
   static constexpr absl::Duration kTick = absl::Seconds(1);
 
+  void fail_to_start();
   void tick(int64_t life);
   void round();
   void die();
   void committed(const std::vector<JobChange>& changes);
+  using Jobs = std::map<std::string, v1::Job>;
+
+  // A job that the store has otherwise than `jobs` do; "": none.
+  std::string difference(const Jobs& jobs);
+  void check_files();
   void check_store();
   void check_holdings() const;
 
   World& world_;
-  std::filesystem::path directory_;
+  Disk disk_;
   const ControlOptions options_;
-  int generation_ = 0;  // of files
   int64_t life_ = 0;
   int64_t num_crashes_ = 0;
+  int64_t num_power_losses_ = 0;
+  int64_t num_kept_commits_ = 0;
   int64_t num_shrunk_ = 0;
   Moment moment_ = Moment::kNow;
+  Loss loss_ = Loss::kProcess;
   bool round_asked_ = false;
   std::vector<std::function<void(Control&)>> tasks_;
   std::vector<ControlLoop::Task> effects_;
   std::vector<std::weak_ptr<Channel>> channels_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Control> control_;
-  std::map<std::string, v1::Job> jobs_;
+  Jobs jobs_;
+  int64_t num_stored_ = 0;  // jobs, at the start
+  // As they were before a commit that power failed in, of which nobody knows yet.
+  std::optional<Jobs> jobs_before_;
 };
 
 }  // namespace tessera::server::simulator

@@ -1,9 +1,6 @@
 #include "tests/simulator/scenario.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -18,18 +15,9 @@
 namespace tessera::server::simulator {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr absl::Duration kFaults = absl::Minutes(30);  // and then all is mended
 constexpr absl::Duration kEnd = absl::Hours(12);
 constexpr absl::Duration kPatience = absl::Seconds(70);  // of a client for an answer
-
-fs::path fresh_directory() {
-  // In memory where there is such a place: what is on disk is what a crash copies.
-  std::string pattern =
-      fs::is_directory("/dev/shm") ? "/dev/shm/simulator-XXXXXX" : "/tmp/simulator-XXXXXX";
-  return ::mkdtemp(pattern.data());
-}
 
 ControlOptions options() {
   ControlOptions options;
@@ -41,7 +29,7 @@ ControlOptions options() {
 class Scenario {
  public:
   Scenario(uint64_t seed, bool verbose)
-      : world_(seed), training_(world_), coordinator_(world_, fresh_directory(), options()) {
+      : world_(seed), training_(world_), coordinator_(world_, options()) {
     world_.verbose = verbose;
   }
 
@@ -212,8 +200,9 @@ void Scenario::strike() {
   switch (world_.between(0, 6)) {
     case 0:
     case 1: {
-      const auto moment = static_cast<Coordinator::Moment>(world_.between(0, 2));
-      coordinator_.crash(moment);
+      const auto moment = static_cast<Coordinator::Moment>(world_.between(0, 3));
+      const bool power = world_.chance(0.5);
+      coordinator_.crash(moment, power ? Coordinator::Loss::kPower : Coordinator::Loss::kProcess);
       world_.after(away, [this] { coordinator_.start(); });
       break;
     }
@@ -299,6 +288,8 @@ Report Scenario::run() {
                 .num_events = world_.num_events(),
                 .num_jobs = num_jobs_,
                 .num_crashes = static_cast<int>(coordinator_.num_crashes()),
+                .num_power_losses = static_cast<int>(coordinator_.num_power_losses()),
+                .num_kept_commits = static_cast<int>(coordinator_.num_kept_commits()),
                 .num_shrunk = static_cast<int>(coordinator_.num_shrunk())};
   for (const auto& [id, job] : coordinator_.jobs()) {
     report.num_attempts += job.attempt();
