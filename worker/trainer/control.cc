@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <system_error>
+#include <utility>
 
 #include "worker/parallel/collectives.h"
 
@@ -60,6 +61,23 @@ void Lease::check() const {
   if (duration_cast<milliseconds>(age).count() > fence_ms_) {
     throw NetworkError("the lease ran out: the coordinator was not reached for " +
                        std::to_string(fence_ms_ / 1000) + " s");
+  }
+}
+
+LeaseWatch::LeaseWatch(Lease lease, std::function<void(const std::string& why)> expired)
+    : lease_(std::move(lease)),
+      expired_(std::move(expired)),
+      thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+
+void LeaseWatch::watch(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  try {
+    while (!stop.stop_requested()) {
+      lease_.check();
+      wake_.wait_for(lock, stop, kPeriod, [] { return false; });
+    }
+  } catch (const NetworkError& why) {
+    expired_(why.what());
   }
 }
 

@@ -1,8 +1,14 @@
 // What steers a rank from outside while it trains: commands from the agent, and the lease.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <filesystem>
+#include <functional>
+#include <mutex>
+#include <stop_token>
 #include <string>
+#include <thread>
 
 #include "tessera/v1/trainer.pb.h"
 
@@ -40,6 +46,28 @@ class Lease {
  private:
   std::filesystem::path path_;
   int64_t fence_ms_;
+};
+
+// Looks at the lease all the time: a rank that waits for others, or computes for long, must not
+// outlive it, as the job is then started elsewhere.
+class LeaseWatch {
+ public:
+  // How much later than the lease the rank ends, at most. Much less than the coordinator's lease,
+  // which is how long it waits after the fence period.
+  static constexpr std::chrono::milliseconds kPeriod{500};
+
+  // Calls `expired` once, from a thread of its own, with what Lease::check() says.
+  LeaseWatch(Lease lease, std::function<void(const std::string& why)> expired);
+
+ private:
+  void watch(const std::stop_token& stop);
+
+  const Lease lease_;
+  const std::function<void(const std::string& why)> expired_;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  // Last: it uses the others.
+  std::jthread thread_;
 };
 
 }  // namespace tessera

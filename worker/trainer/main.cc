@@ -143,6 +143,27 @@ void name_cache_directory(v1::JobSpec& spec) {
   spec.mutable_data()->set_cache_dir(cache_directory(spec).string());
 }
 
+void report_failure(EventWriter& events, int rank, v1::Failure failure) {
+  failure.set_rank(rank);
+  if (failure.has_out_of_memory()) {
+    failure.mutable_out_of_memory()->mutable_memory()->set_rank(rank);
+  }
+  v1::TrainerEvent event;
+  *event.mutable_failed() = std::move(failure);
+  events.write(event);
+  std::cerr << "error: " << event.failed().message() << std::endl;
+}
+
+// Whatever the rank does meanwhile is not waited for: another attempt may begin.
+[[noreturn]] void end_at_once(EventWriter& events, int rank, const std::string& why) {
+  try {
+    report_failure(events, rank, make_failure(v1::Failure::NETWORK, why));
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+  }
+  std::_Exit(1);
+}
+
 int train(const Flags& flags) {
   MemoryLedger& ledger = MemoryLedger::install();
   EventWriter events(flags.events);
@@ -154,6 +175,8 @@ int train(const Flags& flags) {
     set_threads(input);
     const at::Device device = device_of(input);
     use_device(ledger, device, device_limit(input.spec()));
+    const LeaseWatch lease_watch(Lease(input),
+                                 [&](const std::string& why) { end_at_once(events, rank, why); });
     CommandReader commands(flags.commands);
     const Mesh mesh(*connect(input), mesh_shape(input.spec().parallelism()));
     Trainer trainer(input, mesh, device, events, ledger, commands);
@@ -162,14 +185,7 @@ int train(const Flags& flags) {
     events.write(std::move(event));
     return 0;
   } catch (const std::exception&) {
-    v1::TrainerEvent event;
-    *event.mutable_failed() = current_failure(ledger);
-    event.mutable_failed()->set_rank(rank);
-    if (event.failed().has_out_of_memory()) {
-      event.mutable_failed()->mutable_out_of_memory()->mutable_memory()->set_rank(rank);
-    }
-    events.write(event);
-    std::cerr << "error: " << event.failed().message() << std::endl;
+    report_failure(events, rank, current_failure(ledger));
     return 1;
   }
 }

@@ -1,12 +1,15 @@
 #include "worker/trainer/control.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <google/protobuf/util/delimited_message_util.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
+#include <future>
 #include <sstream>
 
 #include "worker/parallel/collectives.h"
@@ -62,6 +65,33 @@ TEST_F(Control, ALeaseHoldsWhileItsFileIsFresh) {
   const timespec old[2] = {{1000, 0}, {1000, 0}};
   ASSERT_EQ(utimensat(AT_FDCWD, input.lease_path().c_str(), old, 0), 0);
   EXPECT_THROW(Lease(input).check(), NetworkError);
+}
+
+TEST_F(Control, AnExpiredLeaseIsNoticedWhateverTheRankWaitsFor) {
+  v1::TrainerInput input;
+  input.set_lease_path((directory_ / "lease").string());
+  input.set_fence_ms(60'000);
+  std::ofstream(input.lease_path()) << "";
+  std::promise<std::string> expired;
+  auto why = expired.get_future();
+  const LeaseWatch watch(Lease(input), [&](const std::string& text) { expired.set_value(text); });
+  EXPECT_EQ(why.wait_for(2 * LeaseWatch::kPeriod), std::future_status::timeout);
+  const timespec old[2] = {{1000, 0}, {1000, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, input.lease_path().c_str(), old, 0), 0);
+  EXPECT_THAT(why.get(), testing::HasSubstr("the coordinator was not reached for 60 s"));
+}
+
+TEST_F(Control, ALeaseIsWatchedForAsLongAsTheWatchLives) {
+  v1::TrainerInput input;
+  const auto fail = [](const std::string& why) { FAIL() << why; };
+  const LeaseWatch none(Lease(input), fail);  // none asked for
+  input.set_lease_path((directory_ / "lease").string());
+  input.set_fence_ms(60'000);
+  std::ofstream(input.lease_path()) << "";
+  {
+    const LeaseWatch watch(Lease(input), fail);
+  }
+  std::filesystem::remove(input.lease_path());
 }
 
 TEST_F(Control, EventsAreAppendedWholeAndReadBack) {
