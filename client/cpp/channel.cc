@@ -19,8 +19,9 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxTokenBytes = 1024;
-// One of several coordinators that answers no HTTP/2 ping for both together is given up: another
-// may lead. The service allows pings this frequent.
+// A coordinator on another machine, or one of several, that answers no HTTP/2 ping for both together
+// is given up: who only listens, as `tessera watch` does, would otherwise wait for ever. The service
+// allows pings this frequent (server/rpc/server.cc).
 constexpr int kPingIntervalMs = 5000;
 constexpr int kPingTimeoutMs = 5000;
 
@@ -83,13 +84,13 @@ absl::Status check(const std::string& address, const ConnectOptions& options) {
                    "service's certificate (--ca FILE)"));
 }
 
-grpc::ChannelArguments channel_arguments(bool has_others) {
+grpc::ChannelArguments channel_arguments(bool may_vanish) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // A restarted service is another one: no state of a shared channel may outlive it.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  if (!has_others) return arguments;
+  if (!may_vanish) return arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingIntervalMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
@@ -123,7 +124,7 @@ absl::StatusOr<Connection> make_connection(const std::string& addresses,
     const bool is_tls = !is_unix(address) && !options.ca.empty();
     connection.channels.push_back(grpc::CreateCustomChannel(
         address, is_tls ? grpc::SslCredentials(tls) : grpc::InsecureChannelCredentials(),
-        channel_arguments(all.size() > 1)));
+        channel_arguments(all.size() > 1 || !(is_unix(address) || is_loopback(address)))));
   }
   return connection;
 }

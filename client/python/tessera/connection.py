@@ -15,14 +15,16 @@ Channel = TypeVar("Channel", grpc.Channel, grpc.aio.Channel)
 _MAX_MESSAGE_BYTES = 4 << 20
 _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
     # A restarted service is another one: no state of a shared channel may outlive it.
     ("grpc.use_local_subchannel_pool", 1),
 )
-# One of several coordinators that answers no HTTP/2 ping is given up: another may lead.
-_OPTIONS_OF_SEVERAL = (
+# Time for a connection to be made, too, which takes several round trips to another machine.
+_LOCAL_OPTIONS = (("grpc.min_reconnect_backoff_ms", 100),)
+# A coordinator on another machine, or one of several, that answers no ping for both together is
+# given up: who only listens would otherwise wait for ever.
+_REMOTE_OPTIONS = (
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 5000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -116,9 +118,9 @@ class Connection:
         )
 
     def _options(self) -> tuple[tuple[str, int], ...]:
-        if len(self.addresses()) == 1:
-            return _OPTIONS
-        return tuple((dict(_OPTIONS) | dict(_OPTIONS_OF_SEVERAL)).items())
+        addresses = self.addresses()
+        local = len(addresses) == 1 and is_local(addresses[0])
+        return _OPTIONS + (_LOCAL_OPTIONS if local else _REMOTE_OPTIONS)
 
     def channels(self) -> list[grpc.Channel]:
         """One for each address."""
