@@ -22,6 +22,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -264,6 +265,7 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
   AgentService agents(loop, control, gate, clock, metrics);
   AccessService access(
       **security, [&agents](const std::string& id) { agents.end_sessions(id); }, clock, metrics);
+  const auto stop_loop = absl::MakeCleanup([&loop] { loop.stop(); });  // before what it uses ends
   auto server = start_grpc(flags, state_dir, **security, {&guarded, &agents, &access});
   if (!server.ok()) return server.status();
   auto http = start_http(flags.http, state_dir, [&](HttpOptions options) {
@@ -278,7 +280,6 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
   http->reset();
   watches.stop();
   (*server)->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
-  loop.stop();
   return absl::OkStatus();
 }
 

@@ -9,10 +9,11 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import urllib.request
 
-from cluster import Follower, cluster, expect, program, run_job, wait_until
+from cluster import DEADLINE_SECONDS, Follower, cluster, expect, program, run_job, wait_until
 from jobs import sft_job, sha256
 
 LONG = 100_000  # steps: never done while a test runs
@@ -111,6 +112,24 @@ def test_queue(options, service):
     expect(code == 0, errors)
 
 
+def test_taken_port(service):
+    """A coordinator that cannot listen says so, and ends in order though its work had begun."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for _ in range(5):
+            done = subprocess.run(
+                [
+                    str(service.binaries / "tesserad"),
+                    *("--state-dir", str(service.directory / "taken"), "--listen", address),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_SECONDS,
+            )
+            expect(done.returncode == 1, f"exit code {done.returncode}: {done.stderr}")
+            expect(f"cannot listen on {address}" in done.stderr, done.stderr)
+
+
 def test_end_of_service(options, service, flags):
     """SIGTERM, and kill -9, of `tessera up` take everything along; the next one goes on."""
     output = service.directory / "output"
@@ -155,6 +174,8 @@ def main():
             print("ok: queue", flush=True)
         test_end_of_service(options, service, flags)
         print("ok: end of the service", flush=True)
+        test_taken_port(service)
+        print("ok: a port that is taken", flush=True)
 
 
 if __name__ == "__main__":
