@@ -12,7 +12,6 @@ grow; nothing half-written and no process may be left.
 
 import argparse
 import contextlib
-import itertools
 import os
 import pathlib
 import signal
@@ -22,6 +21,7 @@ import time
 from cluster import Follower, ProductError, cluster, expect, wait_until
 from inotify import DirectoryWatch
 from jobs import sft_job, sha256
+from outcome import check_events, check_output
 
 STEPS, SAVE_STEPS = 200, 20
 PROGRAMS = {"agent": "tessera-agent", "coordinator": "tesserad"}
@@ -129,35 +129,6 @@ class Killer:
                 os.kill(pid, signal.SIGKILL)
 
 
-def check_events(events, baseline_losses):
-    """The loss of each step that the client saw."""
-    revisions = [int(event["revision"]) for event in events]
-    expect(
-        all(a < b for a, b in itertools.pairwise(revisions)),
-        f"revisions do not grow: {revisions}",
-    )
-    losses = {}
-    for event in events:
-        if "step" in event:
-            step, loss = event["step"]["step"], event["step"]["loss"]
-            known = losses.setdefault(step, loss)
-            expect(known == loss, f"step {step} had loss {known!r}, and when repeated {loss!r}")
-    missing = sorted(set(range(1, STEPS + 1)) - losses.keys())
-    expect(not missing, f"steps without an event: {missing}")
-    if baseline_losses:
-        differing = [step for step in losses if losses[step] != baseline_losses[step]]
-        expect(not differing, f"losses differ from the uninterrupted run's at {differing}")
-    return losses
-
-
-def check_output(output):
-    names = sorted(path.name for path in output.iterdir())
-    expected = [f"checkpoint-{step}" for step in range(SAVE_STEPS, STEPS + 1, SAVE_STEPS)]
-    expect(names == sorted([*expected, "final"]), f"the output directory holds {names}")
-    files = [path.name for path in output.rglob("*") if path.name.endswith(".tmp")]
-    expect(not files, f"half-written files are left: {files}")
-
-
 def restarts_are_due(kills):
     """Whether a kill must have cost the ranks of an attempt, or must not have; None: either."""
     if any(
@@ -197,12 +168,12 @@ def run_scenario(options, kills, baseline):
         state = last.get("state", {}).get("state")
         expect(code == 0 and state == "SUCCEEDED", f"exit code {code}, {last}: {errors}")
         expect(not killer.left, f"moments that never came: {killer.left}")
-        losses = check_events(follower.events, baseline and baseline[0])
+        losses = check_events(follower.events, STEPS, baseline and baseline[0])
         attempts = last["attempt"]
         due = restarts_are_due(kills)
         expect(due is not True or attempts > 1, "a rank was killed, yet there was one attempt")
         expect(due is not False or attempts == 1, f"{attempts} attempts: the ranks did not go on")
-        check_output(output)
+        check_output(output, STEPS, SAVE_STEPS)
         service.expect_gone()
         digest = sha256(output / "final" / "model.safetensors")
         expect(not baseline or digest == baseline[1], "the final weights differ")

@@ -5,106 +5,11 @@ join_test.py --bin DIR --assets DIR
 """
 
 import argparse
-import contextlib
 import pathlib
-import signal
-import subprocess
 
-from cluster import DEADLINE_SECONDS, cluster, expect, run_job, wait_until
+from cluster import cluster, expect, run_job, wait_until
 from jobs import sft_job
-
-
-class Coordinator:
-    """tesserad with a TLS listener on loopback, and agents of it."""
-
-    def __init__(self, service, name="state", *flags):
-        self.service = service
-        self.state = service.directory / name
-        self.log = service.directory / f"{name}.log"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    str(service.binaries / "tesserad"),
-                    *("--state-dir", str(self.state), "--listen", "127.0.0.1:0", "--http", ""),
-                    *flags,
-                ],
-                stderr=log,
-            )
-        wait_until(lambda: (self.state / "grpc.port").exists(), "tesserad to listen")
-        self.address = f"127.0.0.1:{(self.state / 'grpc.port').read_text().strip()}"
-        self.ca = self.state / "tls" / "ca.pem"
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        expect(self.process.wait(DEADLINE_SECONDS) == 0, f"tesserad ended: {self.log.read_text()}")
-
-    def token(self, name, *flags):
-        """A file with a new token."""
-        done = subprocess.run(
-            [
-                str(self.service.binaries / "tessera"),
-                *("--state-dir", str(self.state), "token", "create", *flags),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
-        )
-        expect(done.returncode == 0, done.stderr)
-        path = self.service.directory / f"{name}.token"
-        path.write_text(done.stdout)
-        return path
-
-    def remote(self, token, *arguments):
-        """A command of the CLI as from another machine."""
-        return self.service.call(
-            *("--address", self.address, "--ca", str(self.ca), "--token-file", str(token)),
-            *arguments,
-        )
-
-    def agent_command(self, node, *flags, ca=None):
-        directory = self.service.directory / f"agent-{node}"
-        return [
-            str(self.service.binaries / "tessera-agent"),
-            *("--coordinator", self.address, "--node", node, "--state-dir", str(directory)),
-            *("--ca", str(ca or self.ca), "--cpu-slots", "1", *flags),
-        ]
-
-    @contextlib.contextmanager
-    def agent(self, node, *flags):
-        log_path = self.service.directory / f"agent-{node}.log"
-        begin = len(log_path.read_text()) if log_path.exists() else 0
-        with log_path.open("ab") as log:
-            process = subprocess.Popen(self.agent_command(node, *flags), stderr=log)
-        try:
-            wait_until(
-                lambda: f"connected to {self.address} as {node}" in log_path.read_text()[begin:],
-                f"agent {node} to be connected; it is {process.poll()}, {log_path.read_text()}",
-            )
-            yield process
-            process.send_signal(signal.SIGTERM)
-            expect(process.wait(DEADLINE_SECONDS) == 0, log_path.read_text())
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-
-    def expect_refused(self, what, text, node, *flags, ca=None):
-        """An agent that ends with one error, which says `text`."""
-        done = subprocess.run(
-            self.agent_command(node, *flags, ca=ca),
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
-        )
-        errors = [line for line in done.stderr.splitlines() if " error agent: " in line]
-        expect(done.returncode == 1, f"{what}: exit code {done.returncode}: {done.stderr}")
-        expect(len(errors) == 1 and text in errors[0], f"{what}: {done.stderr}")
-        print(f"{what}: {errors[0].split(' error agent: ')[1]}", flush=True)
-
-
-def run_remotely(service, coordinator, token, job):
-    address = ("--address", coordinator.address, "--ca", str(coordinator.ca))
-    return run_job(service, *address, "--token-file", str(token), "run", str(job))
+from remote import Coordinator
 
 
 def test_job(options, service, coordinator):
@@ -119,7 +24,9 @@ def test_job(options, service, coordinator):
         coordinator.agent("n1", "--enrol-token-file", str(first)),
         coordinator.agent("n2", "--enrol-token-file", str(second)),
     ):
-        code, events, errors = run_remotely(service, coordinator, submitter, path)
+        code, events, errors = run_job(
+            service, *coordinator.remote_flags(submitter), "run", str(path)
+        )
         expect(code == 0, f"exit code {code}: {errors}")
         expect(events[-1]["state"]["state"] == "SUCCEEDED", events[-1])
         starts = [e["state"]["reason"] for e in events if "state" in e]
