@@ -10,9 +10,11 @@ is closed: what is killed here leaves nothing behind.
 import contextlib
 import pathlib
 import subprocess
+import sys
 
 from cluster import expect, program, wait_until
 
+CABLE = pathlib.Path(__file__).resolve().parent / "cable.py"
 # The first process takes in orphans; it ends with its standard input.
 FIRST = 'hostname "$0" && ip link set lo up && echo ready && while read -r _; do :; done'
 ISOLATED = ("--net", "--pid", "--fork", "--mount-proc", "--uts", "--ipc", "--kill-child")
@@ -105,12 +107,23 @@ class Fabric:
     def _ip(self, *words):
         self._switch.net("ip", *words)
 
-    def plug_in(self, host):
-        """A cable from the host's eth0 to a port of the switch, which has the host's name."""
-        peer = ("eth0", "address", f"02:00:00:00:00:{host.number:02x}", "netns", host.pid)
-        self._ip("link", "add", host.name, "type", "veth", "peer", *peer)
+    def plug_in(self, host, delay_ms):
+        """A cable from the host's eth0 to a port of the switch, which has the host's name. With a
+        delay (of each way, and up to half as much more by chance) a process carries the frames,
+        which is returned."""
+        cable = None
+        if delay_ms:
+            ends = (host.pid, "eth0", self._switch.pid, host.name)
+            words = [CABLE, *ends, delay_ms, delay_ms // 2]
+            cable = subprocess.Popen(
+                [sys.executable, "-B", *map(str, words)], stdout=subprocess.PIPE, text=True
+            )
+            expect(cable.stdout.readline() == "ready\n", f"no long cable to {host.name}")
+        else:
+            self._ip("link", "add", host.name, "type", "veth", "peer", "eth0", "netns", host.pid)
         self._ip("link", "set", host.name, "master", "bridge", "up")
         self._hosts[host.name] = host
+        return cable
 
     def unplug(self, host):
         """Pulls the cable; whatever the host still says is lost."""
@@ -156,14 +169,15 @@ class Fabric:
 class Host(Namespace):
     """A machine at 10.77.0.NUMBER."""
 
-    def __init__(self, fabric, name, number):
+    def __init__(self, fabric, name, number, delay_ms=0):
         super().__init__(name)
         self._fabric = fabric
         self.name = name
         self.number = number
         self.address = f"10.77.0.{number}"
         try:
-            fabric.plug_in(self)
+            self._cable = fabric.plug_in(self, delay_ms)
+            self.net("ip", "link", "set", "eth0", "address", f"02:00:00:00:00:{number:02x}")
             self.net("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
             self.net("ip", "link", "set", "eth0", "up")
         except BaseException:
@@ -173,6 +187,10 @@ class Host(Namespace):
     def power_off(self):
         """All of it is gone at once, and no FIN or RST says so."""
         self._fabric.unplug(self)
+        if self._cable:
+            self._cable.kill()
+            self._cable.wait()
+            self._cable.stdout.close()
         self.end()
 
     def start(self, command, log):
@@ -190,9 +208,11 @@ class Host(Namespace):
         return "refused" in done.stderr
 
 
-def make_hosts(fabric, names):
-    """Hosts by name, once they can reach each other's addresses."""
-    hosts = {name: Host(fabric, name, i) for i, name in enumerate(names, 1)}
+def make_hosts(fabric, names, delay_ms=0):
+    """Hosts by name, once they can reach each other's addresses. The first has no delay."""
+    first, *others = names
+    hosts = {first: Host(fabric, first, 1)}
+    hosts |= {name: Host(fabric, name, i, delay_ms) for i, name in enumerate(others, 2)}
     first, *others = hosts.values()
     for other in others:
         wait_until(lambda host=other: host.can_reach(first), f"{other.name} to reach {first.name}")

@@ -10,7 +10,7 @@ from outcome import check_events, check_output
 from remote import Coordinator
 
 PORT = 7443
-SAMPLE_SECONDS = 0.05
+SAMPLE_SECONDS = 0.1
 
 
 class Ranks(threading.Thread):
@@ -44,13 +44,13 @@ class Ranks(threading.Thread):
 
 class Site:
     """Hosts `c` for the coordinator and n1, n2 ... for agents with one device each. `flags`: of
-    tesserad; `rate`: of each host's link, towards it."""
+    tesserad; `rate`: of each host's link, towards it; `delay_ms`: of agents' links, each way."""
 
-    def __init__(self, service, fabric, num_nodes, flags, rate):
+    def __init__(self, service, fabric, num_nodes, flags, rate, delay_ms):
         self.service = service
         self.fabric = fabric
         self._rate = rate
-        self.hosts = make_hosts(fabric, ["c", *(f"n{i + 1}" for i in range(num_nodes))])
+        self.hosts = make_hosts(fabric, ["c", *(f"n{i + 1}" for i in range(num_nodes))], delay_ms)
         coordinator = self.hosts["c"]
         listen = f"{coordinator.address}:{PORT}"
         self.coordinator = Coordinator(
@@ -66,10 +66,10 @@ class Site:
         log = self.service.directory / f"agent-{name}.log"
         self.hosts[name].start(self.coordinator.agent_command(name, *flags), log)
 
-    def boot(self, name, number=None):
+    def boot(self, name, number=None, delay_ms=0):
         """A new host, or one that is there again, under its address."""
         number = number or self.hosts[name].number
-        self.hosts[name] = Host(self.fabric, name, number)
+        self.hosts[name] = Host(self.fabric, name, number, delay_ms)
         self.fabric.slow(self._rate)
         return self.hosts[name]
 
@@ -103,25 +103,30 @@ class Run:
     def __init__(self, options, service, size, flags=(), **resources):
         """`size`: a Size. `flags`: of the CLI; without any it starts a service of its own, on this
         machine."""
-        self._service = service
-        self._size = size
+        self._options, self._service, self._size = options, service, size
+        self._resources = {"cpu_threads": 1} | resources
         self._output = service.directory / "output"
-        self._output.mkdir()
-        job = sft_job(
-            options.assets,
-            self._output,
-            size.num_ranks,
-            max_steps=size.num_steps,
-            save_steps=size.save_steps,
-        )
-        job["resources"] = {"cpu_threads": 1} | resources
         self.ranks = Ranks(service)
         self.ranks.start()
-        path = service.write_job("job", job)
+        path = self._write("job", self._output)
         self._follower = Follower(service, *flags, "run", str(path))
         self._failure = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
+
+    def _write(self, name, output):
+        output.mkdir()
+        size = self._size
+        steps = {"max_steps": size.num_steps, "save_steps": size.save_steps}
+        job = sft_job(self._options.assets, output, size.num_ranks, **steps)
+        return self._service.write_job(name, job | {"name": name, "resources": self._resources})
+
+    def submit_another(self, name):
+        """Its id. It is like this one."""
+        path = self._write(name, self._service.directory / name)
+        done = self._service.call("submit", str(path))
+        expect(done.returncode == 0, done.stderr)
+        return done.stdout.strip()
 
     def _follow(self):
         try:

@@ -7,12 +7,18 @@ is by the rate of its links, which costs no CPU; once the scenario is over they 
 """
 
 import dataclasses
+import pathlib
 import random
+import sys
 import time
 from collections.abc import Callable
 
 from cluster import expect, wait_until
+from fabric import run
 from machines import Size
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from reward_server import build_package
 
 TWO_RANKS = Size(num_ranks=2)
 # Times of a test: a node is LOST after a lease of silence, its ranks end after the fence period,
@@ -20,6 +26,7 @@ TWO_RANKS = Size(num_ranks=2)
 QUICK = ("--lease", "2s", "--fence", "8s")
 # As people have them.
 DEFAULTS = ()
+FAST = "1gbit"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +37,7 @@ class Scenario:
     may_lack: bool = False  # events, as check_events() has it
     flags: tuple = QUICK
     rate: str = "16mbit"  # at which a step takes about half a second
+    delay_ms: int = 0
     resources: dict = dataclasses.field(default_factory=dict)
 
 
@@ -44,12 +52,12 @@ def scenario(**options):
     return add
 
 
-@scenario(rate="1gbit")
+@scenario(rate=FAST)
 def undisturbed(_site, _run):
     return 1
 
 
-@scenario(num_nodes=4, size=Size(4), rate="1gbit")
+@scenario(num_nodes=4, size=Size(4), rate=FAST)
 def four_hosts(_site, _run):
     return 1
 
@@ -189,6 +197,33 @@ def lossy(site, _job):
     return 1
 
 
+# How far a client may be, one way: half of it more by chance, as much back, and four ways until TLS
+# has begun.
+FAR_MS = 200
+ASK = """
+import sys, pathlib, tessera
+address, ca, token = sys.argv[1:]
+token = pathlib.Path(token).read_text().strip()
+with tessera.Client(address, ca_file=ca, token=token, patience=20) as client:
+    print(len(client.list()))
+"""
+
+
+@scenario(rate=FAST, delay_ms=10)
+def far_away(site, job):
+    """Agents 10 to 15 ms away, with frames that overtake each other, and clients further off."""
+    job.wait_for_step(5)
+    token = site.coordinator.token("viewer", "--role", "viewer")
+    viewer = site.boot("viewer", number=99, delay_ms=FAR_MS)
+    flags = site.coordinator.remote_flags(token)
+    run(*viewer.enter, *site.service.command(*flags, "list"))
+    package = build_package(site.service.directory)
+    python = (*viewer.enter, "env", f"PYTHONPATH={package}", sys.executable, "-c", ASK)
+    listed = run(*python, site.coordinator.address, site.coordinator.ca, token)
+    expect(listed.strip() == "1", listed)
+    return 1
+
+
 def split_peers(site, job, **how):
     """n1 and n2 do not reach each other, and both reach the coordinator: the run hangs, and is
     ended as hung, for as long as that is so."""
@@ -210,25 +245,27 @@ def large_frames_lost(site, job):
     split_peers(site, job, longer_than=1000)
 
 
-@scenario(num_nodes=2)
+@scenario(flags=("--lease", "2s", "--fence", "60s"))
 def half_open(site, job):
-    """Who only listens, from another machine, finds out that the coordinator's host is gone, and
-    goes on where there is one again."""
+    """Who only listens, from another machine, and to a job that waits and has nothing to say, finds
+    out that the coordinator's host is gone, and goes on where there is one again."""
     token = site.coordinator.token("viewer", "--role", "viewer")
     job.wait_for_step(5)
-    viewer = site.boot("n3", number=9)
+    waiting = job.submit_another("waiting")
+    viewer = site.boot("viewer", number=99)
     log = site.service.directory / "viewer.out"
-    (listed,) = site.service.query("list")
     flags = site.coordinator.remote_flags(token)
-    command = [*site.service.command("--json", *flags, "watch", listed["id"])]
-    process = viewer.start(command, log)
-    wait_until(lambda: '"step"' in log.read_text(), "the viewer to see a step")
+    process = viewer.start(site.service.command("--json", *flags, "watch", waiting), log)
+    wait_until(lambda: '"QUEUED"' in log.read_text(), "the viewer to see the job wait")
+    job.wait_for_step(max(event["step"]["step"] for event in job.seen("step")) + 5)  # silence
     site.hosts["c"].power_off()
     site.coordinator.process.wait()
     site.boot("c")
     site.coordinator.start(site.hosts["c"].enter)
+    site.fabric.slow(FAST)
     wait_until(lambda: process.poll() is not None, "the viewer to see the end")
-    expect(process.returncode == 0 and "SUCCEEDED" in log.read_text(), log.read_text()[-2000:])
+    expect(process.returncode == 0 and '"SUCCEEDED"' in log.read_text(), log.read_text()[-2000:])
+    return 1
 
 
 @scenario(num_nodes=6, size=Size(4), flags=("--lease", "2s", "--fence", "6s"), rate="4mbit")
