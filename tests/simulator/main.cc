@@ -36,6 +36,9 @@ void print(const Report& report, double seconds) {
       absl::ToDoubleSeconds(report.simulated) / seconds);
 }
 
+// Of a long run; a failure is told at once.
+constexpr uint64_t kSeedsBetweenLines = 1000;
+
 int run(int argc, char** argv) {
   CLI::App app{"Simulates tesserad with agents, clients and faults"};
   uint64_t first = 1, count = 1;
@@ -51,6 +54,7 @@ int run(int argc, char** argv) {
   app.add_option("--first", first, "The first of them")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   spdlog::set_level(spdlog::level::off);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const auto begin = std::chrono::steady_clock::now();
   Report sum;
   int num_failed = 0;
@@ -61,6 +65,10 @@ int run(int argc, char** argv) {
       std::printf("FAILED: --seed %llu: %s\n", static_cast<unsigned long long>(seed),
                   violation.what());
       ++num_failed;
+    }
+    if (seed > first && (seed - first) % kSeedsBetweenLines == 0) {
+      std::printf("%llu seeds, %d failed\n", static_cast<unsigned long long>(seed - first),
+                  num_failed);
     }
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
