@@ -32,6 +32,8 @@ constexpr std::array kPolicy{
     Rule{"tessera.v1.Coordinator/CancelJob", kSubmitters, Subject::kJob, "id", true},
     Rule{"tessera.v1.Coordinator/SuspendJob", kSubmitters, Subject::kJob, "id", true},
     Rule{"tessera.v1.Coordinator/ResumeJob", kSubmitters, Subject::kJob, "id", true},
+    Rule{"tessera.v1.Coordinator/TraceJob", kSubmitters, Subject::kJob, "id", true},
+    Rule{"tessera.v1.Coordinator/RecordCollectives", kSubmitters, Subject::kJob, "id", false},
     Rule{"tessera.v1.Coordinator/ListQueue", kViewers, Subject::kAnswer, "", false},
     Rule{"tessera.v1.Coordinator/SetProject", kOperators, Subject::kProject, "project.name", true},
     Rule{"tessera.v1.Coordinator/ListProjects", kViewers, Subject::kAnswer, "", false},
