@@ -151,6 +151,7 @@ MetricsSources metrics_sources(ControlLoop& loop, const Control& control, Reader
     overview.jobs_by_state = reader([](Queries& queries) { return queries.count_by_state(); });
     overview.nodes = nodes_now(loop, control);
     overview.jobs = telemetry.recent();
+    overview.oldest_queued = telemetry.oldest_queued();
     overview.service = service_metrics.collect();
     overview.num_event_streams = streams.num_open();
     return overview;
@@ -190,10 +191,11 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> start_grpc(
 }
 
 // Of the jobs that the coordinator before this one had.
-void restore(Telemetry& telemetry, Store& store) {
-  for (const JobRecord& record : store.unfinished()) {
-    telemetry.restore(record.job(),
-                      store.queries().last_events(record.number(), kMaxReplayedEvents));
+void restore(Telemetry& telemetry, const JobTable& jobs, Queries& queries) {
+  for (const auto& [number, record] : jobs.all()) {
+    std::vector<v1::Event> events;
+    if (record->job().attempt() > 0) events = queries.last_events(number, kMaxReplayedEvents);
+    telemetry.restore(record->job(), events);
   }
 }
 
@@ -240,13 +242,13 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
   Histories histories(web_reader, clock);
   Telemetry telemetry(clock);
   ServiceMetrics service_metrics(clock, flags.state_dir);
-  restore(telemetry, **store);
   ControlLoop loop;
   std::random_device random;
   Control control(
       **store, clock, flags.control, [&random] { return random(); },
       [&loop](ControlLoop::Task effect) { loop.after_commit(std::move(effect)); },
       tell_all(telemetry, service_metrics, watches, streams));
+  restore(telemetry, control.jobs(), (*store)->queries());
   loop.start(
       std::min(kMaxTick, flags.control.lease.lease / 10),
       [&control, &security] {

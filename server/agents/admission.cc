@@ -72,22 +72,23 @@ absl::Status take_choice(const v1::JobSpec& submitted, const v1::Plan& plan,
 }  // namespace
 
 std::optional<v1::Failure> Admission::misfit(const v1::JobSpec& spec) const {
-  const std::vector<NodeView> ready = nodes_.ready();
-  // A node that is away may hold what the others lack.
-  if (ready.empty() || ready.size() < nodes_.all().size()) return std::nullopt;
   const std::string& kind = spec.resources().device();
   const std::string model = absl::AsciiStrToLower(spec.resources().device_model());
   const bool elastic = spec.parallelism().has_min_num_processes();
   const int wanted = spec::process_counts(spec).back();
   int of_kind = 0, present = 0;
-  for (const NodeView& node : ready) {
-    for (const DeviceView& device : node.devices) {
-      if (device.kind != kind) continue;
+  if (nodes_.all().empty()) return std::nullopt;
+  for (const auto& [name, node] : nodes_.all()) {
+    // A node that is away may hold what the others lack.
+    if (!takes_work(node)) return std::nullopt;
+    for (const v1::Device& device : node.info.devices()) {
+      if (device.kind() != kind) continue;
       ++of_kind;
-      present += absl::StrContains(absl::AsciiStrToLower(device.model), model);
+      present += absl::StrContains(absl::AsciiStrToLower(device.model()), model);
     }
+    // Most jobs are small beside the cluster: they cost as much as they need of it.
+    if (wanted <= present) return std::nullopt;
   }
-  if (wanted <= present) return std::nullopt;
   v1::Failure failure;
   failure.set_kind(v1::Failure::USER);
   failure.set_rank(-1);

@@ -239,7 +239,7 @@ void Control::replan() {
   for (const auto& [number, record] : jobs_.all()) {
     const v1::Job& job = record->job();
     if (!record->needs_plan() || job.state() != v1::Job::RESTARTING) continue;
-    if (nodes_.ready().empty()) continue;
+    if (!nodes_.any_ready()) continue;
     Replanning& waiting = replanning_[job.id()];
     if (waiting.is_asked || clock_.uptime() < waiting.not_before) continue;
     waiting.is_asked = true;

@@ -66,6 +66,8 @@ class Control {
   void receive(const std::shared_ptr<AgentLink>& link, const v1::SessionRequest& message);
   void closed(const std::shared_ptr<AgentLink>& link);
 
+  const JobTable& jobs() const { return jobs_; }
+
   // Answers what waits, ends all sessions, and refuses new ones.
   void shut_down();
 

@@ -30,7 +30,7 @@ std::vector<v1::DeviceFit> device_kinds(const Nodes& nodes) {
   // CPU devices are slots of a machine, whose memory is theirs together.
   std::map<std::pair<std::string, std::string>, v1::DeviceFit> kinds;
   for (const auto& [name, node] : nodes.all()) {
-    if (node.link == nullptr || node.lost) continue;
+    if (!takes_work(node)) continue;
     int64_t machine_bytes = 0;
     for (const v1::Device& device : node.info.devices()) {
       if (device.kind() == "cpu") machine_bytes += device.memory_bytes();

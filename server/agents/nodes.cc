@@ -1,5 +1,6 @@
 #include "server/agents/nodes.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -40,8 +41,6 @@ absl::Status check_hello(const v1::Hello& hello) {
   }
   return violations.empty() ? absl::OkStatus() : invalid_request(violations);
 }
-
-bool takes_work(const Node& node) { return node.link != nullptr && !node.lost; }
 
 NodeView view_of(const v1::Hello& info) {
   NodeView view{info.node(), info.rack(), {}};
@@ -148,12 +147,9 @@ Nodes::Expired Nodes::expire() {
   return expired;
 }
 
-std::vector<NodeView> Nodes::ready() const {
-  std::vector<NodeView> views;
-  for (const auto& [name, node] : nodes_) {
-    if (takes_work(node)) views.push_back(view_of(node.info));
-  }
-  return views;
+bool Nodes::any_ready() const {
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [](const auto& entry) { return takes_work(entry.second); });
 }
 
 std::optional<NodeView> Nodes::ready(const std::string& name) const {

@@ -41,6 +41,9 @@ struct Node {
   bool given_up = false;
 };
 
+// It has a session and keeps its lease.
+inline bool takes_work(const Node& node) { return node.link != nullptr && !node.lost; }
+
 struct LeaseOptions {
   absl::Duration lease = absl::Seconds(10);
   absl::Duration fence = absl::Seconds(300);
@@ -76,9 +79,8 @@ class Nodes {
   // Each node is named once a period of silence. Nodes silent for kForgetAfter more are forgotten.
   Expired expire();
 
-  // Nodes that take work.
-  std::vector<NodeView> ready() const;
-  // The same of one node; nothing where it takes none.
+  bool any_ready() const;
+  // The node, where it takes work.
   std::optional<NodeView> ready(const std::string& name) const;
   // Nodes that may have begun or ceased to take work since the last call.
   std::set<std::string> take_changed() { return std::exchange(changed_, {}); }

@@ -1,5 +1,6 @@
 #include "server/agents/probes.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,11 +9,10 @@
 namespace tessera::server {
 namespace {
 
-bool has_device(const NodeView& node, const std::string& kind) {
-  for (const DeviceView& device : node.devices) {
-    if (device.kind == kind) return true;
-  }
-  return false;
+bool has_device(const Node& node, const std::string& kind) {
+  const auto& devices = node.info.devices();
+  return std::any_of(devices.begin(), devices.end(),
+                     [&](const v1::Device& device) { return device.kind() == kind; });
 }
 
 // Of a question's time, what the agent may take: its refusal comes before nobody waits for it.
@@ -32,14 +32,25 @@ absl::StatusOr<v1::Probed> judged(const v1::Probed& answer) {
 
 }  // namespace
 
+std::string Probes::choose(const std::string& device_kind) const {
+  std::string chosen;
+  std::pair<bool, int> least;  // lacks the device, questions that wait
+  for (const auto& [name, node] : nodes_.all()) {
+    if (!takes_work(node)) continue;
+    const auto asked = num_asked_.find(name);
+    const std::pair burden{!has_device(node, device_kind),
+                           asked == num_asked_.end() ? 0 : asked->second};
+    if (!chosen.empty() && burden >= least) continue;
+    chosen = name;
+    least = burden;
+    if (burden == std::pair{false, 0}) break;
+  }
+  return chosen;
+}
+
 int64_t Probes::start(v1::Probe probe, const std::string& device_kind, absl::Duration timeout,
                       Done done, Part part) {
-  std::string chosen;
-  for (const NodeView& node : nodes_.ready()) {
-    const bool fits = has_device(node, device_kind);
-    if (chosen.empty() || fits) chosen = node.name;
-    if (fits) break;
-  }
+  const std::string chosen = choose(device_kind);
   if (chosen.empty()) {
     done(no_answer("no agent is connected"));
     return 0;
@@ -50,6 +61,7 @@ int64_t Probes::start(v1::Probe probe, const std::string& device_kind, absl::Dur
   message.mutable_probe()->set_timeout_ms(absl::ToInt64Milliseconds(timeout * kOfAgent));
   pending_.emplace(last_id_, Pending{chosen, timeout, clock_.uptime() + timeout, std::move(done),
                                      std::move(part)});
+  ++num_asked_[chosen];
   nodes_.send(chosen, std::move(message));
   return last_id_;
 }
@@ -60,12 +72,18 @@ void Probes::cancel(int64_t id) {
   v1::SessionResponse message;
   message.mutable_cancel_probe()->set_probe_id(id);
   nodes_.send(probe->second.node, std::move(message));
+  erase(probe);
+}
+
+void Probes::erase(Iterator probe) {
+  const auto asked = num_asked_.find(probe->second.node);
+  if (--asked->second == 0) num_asked_.erase(asked);
   pending_.erase(probe);
 }
 
 void Probes::finish(Iterator probe, absl::StatusOr<v1::Probed> answer) {
   Done done = std::move(probe->second.done);
-  pending_.erase(probe);
+  erase(probe);
   done(std::move(answer));
 }
 

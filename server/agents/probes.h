@@ -24,7 +24,8 @@ class Probes {
 
   Probes(Nodes& nodes, const Clock& clock) : nodes_(nodes), clock_(clock) {}
 
-  // Asks a node, preferably one that has devices of the kind. Calls `done` once: at once where no
+  // Asks a node, preferably one that has devices of the kind, and of those the one that has the
+  // fewest questions to answer. Calls `done` once: at once where no
   // agent is connected, else when the agent answers, goes, or takes longer than `timeout`, of which
   // the agent itself is given a little less. Returns the question's number; 0: no agent is
   // connected.
@@ -51,12 +52,16 @@ class Probes {
   };
   using Iterator = std::map<int64_t, Pending>::iterator;
 
+  // "": no node takes work.
+  std::string choose(const std::string& device_kind) const;
   void finish(Iterator probe, absl::StatusOr<v1::Probed> answer);
+  void erase(Iterator probe);
 
   Nodes& nodes_;
   const Clock& clock_;
   int64_t last_id_ = 0;
   std::map<int64_t, Pending> pending_;
+  std::map<std::string, int> num_asked_;  // of pending_, by node
 };
 
 }  // namespace tessera::server

@@ -1,7 +1,10 @@
 #include "server/jobs/store.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "server/jobs/sqlite.h"
+#include "server/jobs/state.h"
 
 namespace tessera::server {
 namespace {
@@ -16,7 +19,6 @@ CREATE TABLE jobs (
   submitted BLOB NOT NULL,
   record BLOB NOT NULL
 );
-CREATE INDEX jobs_by_name ON jobs (name);
 CREATE INDEX jobs_by_state ON jobs (state, number);
 CREATE TABLE events (
   revision INTEGER PRIMARY KEY,
@@ -50,6 +52,15 @@ CREATE TABLE projects (
 ) WITHOUT ROWID;
 )sql";
 
+// What version 4 changes: by name only jobs that have not ended are looked up, and a name may have a
+// million others.
+std::string schema4() {
+  return absl::StrCat(
+      "DROP INDEX IF EXISTS jobs_by_name;"
+      "CREATE INDEX unfinished_jobs_by_name ON jobs (name) WHERE state NOT IN (",
+      ended_states(), ")");
+}
+
 // What one job counts in the mean of a device's ratios.
 constexpr double kRatioWeight = 0.25;
 
@@ -58,7 +69,7 @@ constexpr int kRecordsPerRead = 1024;
 
 // Of "tessera.db".
 const Schema& schema() {
-  static const Schema schema{"tessera", {kSchema, kSchema2, kSchema3}};
+  static const Schema schema{"tessera", {kSchema, kSchema2, kSchema3, schema4()}};
   return schema;
 }
 
@@ -208,20 +219,29 @@ std::vector<StoredProject> Store::projects() {
 }
 
 std::vector<JobRecord> Store::unfinished() {
-  const std::string sql =
-      absl::StrCat("SELECT record FROM jobs WHERE number > ? AND state NOT IN (", ended_states(),
-                   ") ORDER BY number LIMIT ?");
   std::vector<JobRecord> records;
-  size_t num_before = 0;
-  do {
-    num_before = records.size();
-    const int64_t after = records.empty() ? 0 : records.back().number();
-    database_->read(sql, {after, kRecordsPerRead}, [&](const Row& row) {
-      records.push_back(parse<JobRecord>(row, 0));
-      return true;
-    });
-  } while (records.size() == num_before + kRecordsPerRead);
+  // By the index of states: the table is as long as the service is old.
+  for (int state = v1::Job::State_MIN; state <= v1::Job::State_MAX; ++state) {
+    if (!is_terminal(static_cast<v1::Job::State>(state))) append_in_state(state, records);
+  }
+  std::sort(records.begin(), records.end(),
+            [](const JobRecord& a, const JobRecord& b) { return a.number() < b.number(); });
   return records;
+}
+
+void Store::append_in_state(int state, std::vector<JobRecord>& records) {
+  int64_t after = 0;
+  int num_read = 0;
+  do {
+    num_read = 0;
+    database_->read(
+        "SELECT record FROM jobs WHERE state = ? AND number > ? ORDER BY number LIMIT ?",
+        {state, after, kRecordsPerRead}, [&](const Row& row) {
+          after = records.emplace_back(parse<JobRecord>(row, 0)).number();
+          ++num_read;
+          return true;
+        });
+  } while (num_read == kRecordsPerRead);
 }
 
 Reader::Reader(Storage& storage) : Reader(storage.open_reader(schema())) {}

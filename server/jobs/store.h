@@ -80,6 +80,7 @@ class Store {
   explicit Store(std::unique_ptr<Database> database);
   static absl::StatusOr<std::unique_ptr<Store>> on(
       absl::StatusOr<std::unique_ptr<Database>> database);
+  void append_in_state(int state, std::vector<JobRecord>& records);
 
   std::unique_ptr<Database> database_;
   std::unique_ptr<Queries> queries_;

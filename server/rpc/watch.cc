@@ -13,6 +13,9 @@ namespace tessera::server {
 namespace {
 
 constexpr size_t kMaxWatchers = 1024;
+// A watcher that does not read holds a page, and what gRPC has taken of it: less than a mebibyte.
+constexpr int kMaxPageEvents = 128;
+constexpr int64_t kMaxPageBytes = 128 << 10;
 
 absl::Status going_away() {
   return error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "tesserad is shutting down");
@@ -57,7 +60,7 @@ class Watcher final : public WatchHub::Reactor, public std::enable_shared_from_t
     bool over = no_follow_;
     reader([&](Queries& queries) {
       over = over || is_terminal(queries.state(job_));
-      page_ = queries.events(job_, next_revision_);
+      page_ = queries.events(job_, next_revision_, kMaxPageEvents, kMaxPageBytes);
       return true;
     });
     if (!page_.empty()) {

@@ -118,7 +118,7 @@ void add_job_metrics(const std::vector<const JobSeries*>& jobs,
   StepGauges steps;
   for (const JobSeries* series : jobs) {
     life.add(*series);
-    if (!series->steps.empty()) steps.add(job_labels(*series), series->steps.back());
+    if (series->step) steps.add(job_labels(*series), *series->step);
   }
   life.move_to(families);
   steps.move_to(families);

@@ -1,10 +1,7 @@
 #include "server/telemetry/metrics_page.h"
 
-#include <algorithm>
-
 #include <prometheus/text_serializer.h>
 
-#include "server/jobs/state.h"
 #include "server/telemetry/gauge.h"
 #include "server/telemetry/job_metrics.h"
 #include "server/telemetry/memory_metrics.h"
@@ -27,14 +24,9 @@ void add_jobs_by_state(const Overview& overview, std::vector<prometheus::MetricF
     jobs.set({{"state", state_label(state)}}, count(state));
   }
   queued.set({}, count(v1::Job::QUEUED));
-  absl::Time first = absl::InfiniteFuture();
-  for (const JobSeries& series : overview.jobs) {
-    if (series.job.state() != v1::Job::QUEUED) continue;
-    first = std::min(first, series.state_time == absl::InfinitePast()
-                                ? from_proto(series.job.create_time())
-                                : series.state_time);
+  if (overview.oldest_queued != absl::InfiniteFuture()) {
+    oldest.set({}, unix_seconds(overview.oldest_queued));
   }
-  if (first != absl::InfiniteFuture()) oldest.set({}, unix_seconds(first));
   for (Gauge* gauge : {&jobs, &queued, &oldest}) gauge->move_to(families);
 }
 
@@ -78,11 +70,8 @@ std::string render_metrics(const Overview& overview,
   add_jobs_by_state(overview, families);
   add_nodes(overview, families);
   add_event_streams(overview, families);
-  // Jobs that have never had devices would be as many series as the queue is long.
   std::vector<const JobSeries*> jobs;
-  for (const JobSeries& series : overview.jobs) {
-    if (series.job.attempt() > 0 || is_terminal(series.job.state())) jobs.push_back(&series);
-  }
+  for (const JobSeries& series : overview.jobs) jobs.push_back(&series);
   add_job_metrics(jobs, families);
   add_memory_metrics(jobs, families);
   families.insert(families.end(), overview.service.begin(), overview.service.end());

@@ -18,8 +18,11 @@ namespace tessera::server {
 struct Overview {
   std::map<v1::Job::State, int64_t> jobs_by_state;
   std::vector<v1::Node> nodes;
-  // Unfinished jobs, and those that ended not long ago.
+  // Unfinished jobs that have had devices, and those that ended not long ago: series of those that
+  // only wait would be as many as the queue is long.
   std::vector<JobSeries> jobs;
+  // Telemetry::oldest_queued().
+  absl::Time oldest_queued = absl::InfiniteFuture();
   // Of ServiceMetrics.
   std::vector<prometheus::MetricFamily> service;
   // Watchers over HTTP.

@@ -1,12 +1,16 @@
 // The recent past of jobs, in memory: what /metrics shows.
 //
-// Bounded in every direction: values a job, and jobs that have ended.
+// Of a job that runs the latest values are kept, and what its metrics are made of; of one that has
+// never had devices the time since which it waits; of those that have ended the latest. So it is
+// small beside the jobs themselves, however many there are.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/jobs/clock.h"
@@ -14,18 +18,18 @@
 
 namespace tessera::server {
 
-// Length of the ring.
-inline constexpr size_t kMaxSeriesSteps = 512;
-
 struct JobSeries {
+  // Id, the spec's name, state, attempts, restarts, time of creation, the rehearsed and the
+  // measured peak: no more of it.
   v1::Job job;
-  std::deque<v1::StepMetrics> steps;
+  std::optional<v1::StepMetrics> step;       // the latest
   std::map<int, v1::MemorySnapshot> memory;  // the latest, by rank
   // When it went to its state, and when a step, an evaluation, a checkpoint or completions last
   // came of it. absl::InfinitePast(): not known.
   absl::Time state_time = absl::InfinitePast();
   absl::Time progress_time = absl::InfinitePast();
 
+  void update(const v1::Job& job);
   void add(const v1::Event& event);
 };
 
@@ -34,25 +38,30 @@ class Telemetry {
  public:
   explicit Telemetry(const Clock& clock) : clock_(clock) {}
 
-  // A job whose past is known from the store, as after a restart.
+  // An unfinished job whose past is known from the store, as after a restart; of one that has had
+  // no attempt no events are needed.
   void restore(const v1::Job& job, const std::vector<v1::Event>& events);
 
   // What a transaction changed.
   void record(const std::vector<JobChange>& changes);
 
-  // Unfinished jobs, and those that ended not long ago.
+  // Unfinished jobs that have had devices, and those that ended not long ago.
   std::vector<JobSeries> recent();
 
+  // Since when the queued job that waits longest has waited; InfiniteFuture(): the queue is empty.
+  absl::Time oldest_queued();
+
  private:
-  struct Entry {
-    JobSeries series;
-    absl::Duration ended = absl::InfiniteDuration();  // on Clock::uptime()
-  };
-  void forget_old();  // requires mutex_ held
+  // These require mutex_ held.
+  void note(const v1::Job& job, const std::vector<v1::Event>& events);
+  void forget_old();
 
   const Clock& clock_;
   std::mutex mutex_;
-  std::map<std::string, Entry> entries_;  // by job id; guarded by mutex_
+  // Guarded by mutex_.
+  std::map<std::string, JobSeries> series_;                 // by job id
+  std::map<std::string, absl::Time> waiting_;               // never had devices; by job id
+  std::set<std::pair<absl::Duration, std::string>> ended_;  // on Clock::uptime()
 };
 
 }  // namespace tessera::server

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 
 #include "tests/server/answers.h"
 #include "tests/server/service.h"
@@ -31,6 +32,22 @@ TEST(Admission, PutsTheRehearsalOnTheJob) {
   const v1::Job job = accepted(service, agent, make_spec());
   EXPECT_EQ(job.rehearsal().peak_bytes(), 100 * kMiB);
   EXPECT_THAT(text_of(service.events(job.id())), HasSubstr("at most 100.0 MiB of tensors"));
+}
+
+TEST(Admission, AsksTheMachineThatHasTheFewestQuestions) {
+  Service service;
+  Agent first(service, "n1", 1), second(service, "n2", 1);
+  v1::Probe waiting;
+  const auto outer = submit_while(service, make_spec(), [&] {
+    waiting = first.next(v1::SessionResponse::kProbe).probe();
+    const std::jthread machine([&] { answer_check(second, 100 * kMiB); });
+    service.submit(make_spec());
+    v1::SessionRequest answer;
+    answer.mutable_probed()->set_probe_id(waiting.probe_id());
+    answer.mutable_probed()->mutable_checked();
+    first.send(answer);
+  });
+  EXPECT_TRUE(outer.status.ok()) << outer.status.error_message();
 }
 
 TEST(Admission, AutoPutsTheChoiceAndItsReasonOnTheJob) {

@@ -1,11 +1,5 @@
 #include "tests/server/service.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <fstream>
 #include <thread>
@@ -36,57 +30,21 @@ Detail detail_of(const grpc::Status& status) {
 
 }  // namespace
 
-Service::Service(std::vector<std::string> flags) : flags_(std::move(flags)) {
-  char pattern[] = "/tmp/tesserad-XXXXXX";
-  directory_ = mkdtemp(pattern);
+Service::Service(std::vector<std::string> flags)
+    : process_(TESSERAD, directory_.path(), std::move(flags)) {
   start();
 }
 
-Service::~Service() {
-  if (pid_ > 0) crash();
-  std::filesystem::remove_all(directory_);
-}
-
 void Service::start() {
-  std::vector<std::string> arguments{TESSERAD, "--state-dir", directory_ / "state"};
-  arguments.insert(arguments.end(), flags_.begin(), flags_.end());
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (directory_ / "log").c_str(),
-                                   O_WRONLY | O_CREAT | O_APPEND, 0600);
-  ASSERT_EQ(posix_spawn(&pid_, TESSERAD, &actions, nullptr, argv.data(), environ), 0);
-  posix_spawn_file_actions_destroy(&actions);
-  grpc::ChannelArguments channel_arguments;
-  channel_arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  channel_arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  channel_arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20);
-  channel_arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
-  channel_ = grpc::CreateCustomChannel("unix:" + (directory_ / "state/tesserad.sock").string(),
-                                       grpc::InsecureChannelCredentials(), channel_arguments);
+  process_.start();
+  channel_ = support::make_channel(process_.address());
   ASSERT_TRUE(channel_->WaitForConnected(std::chrono::system_clock::now() + kPatience));
   stub_ = v1::Coordinator::NewStub(channel_);
 }
 
-void Service::crash() {
-  ::kill(pid_, SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
-  pid_ = -1;
-}
-
-int Service::stop() {
-  ::kill(pid_, SIGTERM);
-  int status = 0;
-  ::waitpid(pid_, &status, 0);
-  pid_ = -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 int Service::http_port() const {
   int port = 0;
-  std::ifstream(directory_ / "state/http.port") >> port;
+  std::ifstream(process_.state_dir() / "http.port") >> port;
   return port;
 }
 

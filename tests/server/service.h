@@ -2,8 +2,6 @@
 // plays by hand.
 #pragma once
 
-#include <sys/types.h>
-
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -17,6 +15,8 @@
 #include "google/rpc/error_details.pb.h"
 #include "tessera/v1/agent.grpc.pb.h"
 #include "tessera/v1/coordinator.grpc.pb.h"
+#include "tests/client/temp_dir.h"
+#include "tests/support/tesserad_process.h"
 
 namespace tessera::server {
 
@@ -24,18 +24,18 @@ namespace tessera::server {
 class Service {
  public:
   explicit Service(std::vector<std::string> flags = {});
-  ~Service();
 
   void start();
   // SIGKILL, and reaps it.
-  void crash();
+  void crash() { process_.crash(); }
   // SIGTERM; gives the exit code.
-  int stop();
+  int stop() { return process_.stop(); }
 
   v1::Coordinator::Stub& stub() { return *stub_; }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
+  const support::TesseradProcess& process() const { return process_; }
   int http_port() const;
-  const std::filesystem::path& directory() const { return directory_; }
+  const std::filesystem::path& directory() const { return directory_.path(); }
 
   v1::Job get(const std::string& id);
   // Submits, expects success.
@@ -50,9 +50,8 @@ class Service {
   std::vector<v1::Job::State> states(const std::string& id);
 
  private:
-  std::filesystem::path directory_;
-  std::vector<std::string> flags_;
-  pid_t pid_ = -1;
+  TempDir directory_;
+  support::TesseradProcess process_;
   int num_requests_ = 0;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;

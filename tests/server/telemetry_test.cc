@@ -58,6 +58,7 @@ JobChange change_of(const std::string& id, Job::State state, std::vector<v1::Eve
 std::string page_of(Telemetry& telemetry) {
   Overview overview;
   overview.jobs = telemetry.recent();
+  overview.oldest_queued = telemetry.oldest_queued();
   return render_metrics(overview, {});
 }
 
@@ -98,12 +99,24 @@ TEST(JobMetrics, AThousandEndedJobsAreAHundredSeries) {
 TEST(JobMetrics, AJobThatOnlyWaitsHasNoSeriesOfItsOwn) {
   TurnedClock clock;
   Telemetry telemetry(clock);
-  telemetry.record(
-      {change_of("a-1", Job::QUEUED, {state_event(Job::QUEUED, Job::STATE_UNSPECIFIED, 700)}),
-       change_of("a-2", Job::QUEUED, {state_event(Job::QUEUED, Job::STATE_UNSPECIFIED, 600)})});
+  std::vector<JobChange> changes{change_of("a-1", Job::QUEUED, {}),
+                                 change_of("a-2", Job::QUEUED, {})};
+  changes[0].job.mutable_create_time()->set_seconds(700);
+  changes[1].job.mutable_create_time()->set_seconds(600);
+  telemetry.record(changes);
   const std::string page = page_of(telemetry);
   EXPECT_THAT(page, Not(HasSubstr("job=")));
   EXPECT_THAT(page, HasSubstr("tessera_queue_oldest_timestamp_seconds 600\n"));
+  EXPECT_TRUE(telemetry.recent().empty());
+  // The one that starts waits no more, and once it is back in the queue it waits anew.
+  telemetry.record(
+      {change_of("a-2", Job::STARTING, {state_event(Job::STARTING, Job::QUEUED, 800)})});
+  EXPECT_THAT(page_of(telemetry), HasSubstr("tessera_queue_oldest_timestamp_seconds 700\n"));
+  telemetry.record({change_of("a-1", Job::CANCELLED, {})});
+  JobChange back = change_of("a-2", Job::QUEUED, {state_event(Job::QUEUED, Job::RESTARTING, 900)});
+  back.job.set_attempt(1);
+  telemetry.record({back});
+  EXPECT_THAT(page_of(telemetry), HasSubstr("tessera_queue_oldest_timestamp_seconds 900\n"));
 }
 
 TEST(JobMetrics, ProgressAndStateHaveTheirTimes) {

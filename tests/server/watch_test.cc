@@ -92,5 +92,36 @@ TEST(Watch, ALiveWatcherSeesTheEnd) {
   EXPECT_EQ(events.back().state().state(), v1::Job::CANCELLED);
 }
 
+TEST(Watch, AWatcherThatDoesNotReadCostsLessThanAMebibyte) {
+  constexpr int kNumWatchers = 64, kNumLines = 400, kLineBytes = 16 << 10;
+  Service service;
+  const v1::Job job = service.submit(make_spec());
+  Agent agent(service, "n1", 1);
+  const v1::RunId run = agent.prepare().run();
+  agent.started(run, 0);
+  v1::TrainerEvent line;
+  line.mutable_log()->set_text(std::string(kLineBytes, 'x'));
+  for (int i = 0; i < kNumLines; ++i) agent.event(run, 0, line);
+  ASSERT_GT(service.events(job.id()).size(), kNumLines);  // what reading costs it once is no more
+
+  struct SlowWatcher {
+    std::unique_ptr<v1::Coordinator::Stub> stub;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::WatchJobResponse>> stream;
+  };
+  const int64_t before = service.process().resident_bytes();
+  v1::WatchJobRequest request;
+  request.set_id(job.id());
+  std::vector<SlowWatcher> watchers(kNumWatchers);
+  for (SlowWatcher& watcher : watchers) {
+    watcher.stub = v1::Coordinator::NewStub(support::make_channel(service.process().address()));
+    watcher.stream = watcher.stub->WatchJob(&watcher.context, request);
+    v1::WatchJobResponse first;  // the page it is of is there by then
+    ASSERT_TRUE(watcher.stream->Read(&first));
+  }
+  EXPECT_LT(service.process().resident_bytes() - before, int64_t{kNumWatchers} << 20);
+  for (SlowWatcher& watcher : watchers) watcher.context.TryCancel();
+}
+
 }  // namespace
 }  // namespace tessera::server
