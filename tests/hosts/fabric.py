@@ -150,8 +150,7 @@ class Fabric:
     def isolate(self, host):
         """Loses all that the host sends and is sent, with its link still up."""
         others = [name for name in self._hosts if name != host.name]
-        both = [[(host.name, name), (name, host.name)] for name in others]
-        self.drop(*(way for pair in both for way in pair))
+        self.drop(*((host.name, name) for name in others), *((name, host.name) for name in others))
 
     def slow(self, rate):
         """What a host is sent comes at no more than this rate (as tc has it)."""

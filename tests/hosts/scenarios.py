@@ -270,7 +270,7 @@ def half_open(site, job):
 
 @scenario(num_nodes=6, size=Size(4), flags=("--lease", "2s", "--fence", "6s"), rate="4mbit")
 def storm(site, job):
-    """For two minutes one thing after another, by chance; SEED=1 in this source says which."""
+    """For two minutes one thing after another, by chance (the same each time)."""
     chance = random.Random(1)
     nodes = [name for name in site.hosts if name != "c"]
     until = time.monotonic() + 120
