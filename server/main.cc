@@ -21,6 +21,7 @@
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
@@ -260,6 +261,8 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
         office.check();
       },
       office.fail);
+  // Also where it ends early: its tasks use what was made after it.
+  const absl::Cleanup end_loop = [&loop] { loop.stop(); };
 
   const Gate& gate = (*security)->gate();
   CoordinatorService coordinator(loop, control, reader, watches, gate, clock, metrics);

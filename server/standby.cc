@@ -66,9 +66,9 @@ class Candidate {
     pause = kMaxPause;
     try {
       const Election::View seen = election_->look();
-      service_.set_leader(seen.leader);
       if (std::exchange(obstacle_, "") != "") spdlog::info("the database answers");
       if (absl::Status status = start_grpc(); !status.ok()) return status;
+      service_.set_leader(seen.leader);
       asked_ = boot_time();
       epoch_ = election_->take(seen, self());
       pause = std::clamp(seen.left, kMinPause, kMaxPause);

@@ -148,6 +148,7 @@ void Leadership::check() const {
 
 void Leadership::keep() {
   absl::Duration pause = election_->lease() / kRenewals;
+  bool is_told = false;
   while (true) {
     {
       std::unique_lock lock(mutex_);
@@ -160,9 +161,12 @@ void Leadership::keep() {
         return lost_(absl::StrCat("epoch ", epoch_, " is over: another coordinator leads"));
       }
       set_end(asked);
+      is_told = false;
       pause = election_->lease() / kRenewals;
     } catch (const DatabaseError& failure) {
-      spdlog::warn("the lease was not renewed: {}", failure.what());
+      if (!std::exchange(is_told, true)) {
+        spdlog::warn("the lease was not renewed: {}; trying again while it lasts", failure.what());
+      }
       pause = election_->lease() / kTries;
     }
     try {

@@ -194,13 +194,82 @@ TEST_F(ClientTest, WithoutPatienceAMissingServiceIsToldAtOnce) {
   EXPECT_TRUE(absl::IsUnavailable(impatient.watch({.id = "a"}, [](const v1::Event&) {})));
 }
 
+// Two coordinators: the first answers as a standby does, or as a test says.
+class SeveralTest : public ClientTest {
+ protected:
+  SeveralTest() {
+    service_.on_get = [this](const auto&, auto*) {
+      ++asked_first_;
+      return answer_of("STANDBY");
+    };
+    leader_.on_get = [this](const auto&, auto* response) {
+      ++asked_leader_;
+      response->mutable_job()->set_id("a-1");
+      return grpc::Status::OK;
+    };
+    service_.on_watch = [](const auto&, auto*) { return answer_of("STANDBY"); };
+    leader_.on_watch = [](const auto&, auto* writer) {
+      writer->Write(event(7));
+      return grpc::Status::OK;
+    };
+  }
+
+  static grpc::Status answer_of(const std::string& reason) {
+    google::rpc::ErrorInfo info;
+    info.set_reason(reason);
+    return with_details(grpc::StatusCode::UNAVAILABLE, reason, info);
+  }
+
+  std::string second_ = "unix:" + (dir_.path() / "t.sock").string();
+  FakeCoordinator leader_{second_};
+  int asked_first_ = 0, asked_leader_ = 0;
+  // Without patience: to find the leader takes none.
+  Client client_ = std::move(*Client::connect(address_ + "," + second_, {}));
+};
+
+TEST_F(SeveralTest, CallsGoToTheLeaderOnceItIsFound) {
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(client_.get("a").ok());
+  EXPECT_EQ(asked_first_, 1);
+  EXPECT_EQ(asked_leader_, 3);
+}
+
+TEST_F(SeveralTest, AWatchFindsTheLeader) {
+  std::vector<int64_t> revisions;
+  const absl::Status status = client_.watch(
+      {.id = "a"}, [&](const v1::Event& got) { revisions.push_back(got.revision()); });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(revisions, ElementsAre(7));
+}
+
+TEST_F(SeveralTest, OneThatIsGoneIsPassedBy) {
+  service_.stop();
+  EXPECT_TRUE(client_.get("a").ok());
+}
+
+TEST_F(SeveralTest, EachIsAskedOnceWhereNobodyLeads) {
+  leader_.on_get = [this](const auto&, auto*) {
+    ++asked_leader_;
+    return answer_of("STANDBY");
+  };
+  EXPECT_EQ(error_reason(client_.get("a").status()), "STANDBY");
+  EXPECT_EQ(asked_first_, 1);
+  EXPECT_EQ(asked_leader_, 1);
+}
+
+TEST_F(SeveralTest, WhatTheLeaderSaysIsNotAskedElsewhere) {
+  service_.on_get = [](const auto&, auto*) { return answer_of("NO_AGENT"); };
+  EXPECT_EQ(error_reason(client_.get("a").status()), "NO_AGENT");
+  EXPECT_EQ(asked_leader_, 0);
+}
+
 TEST(ConnectTest, RefusesWhatItCannotReachSafely) {
   const std::string too_long = "unix:/" + std::string(200, 'x');
-  for (const char* address :
-       {"10.0.0.1:7070", "example.com:1", "unix:", "localhost", "0.0.0.0:1", too_long.c_str()}) {
+  for (const char* address : {"10.0.0.1:7070", "example.com:1", "unix:", "localhost", "0.0.0.0:1",
+                              too_long.c_str(), "127.0.0.1:1,10.0.0.1:2", "127.0.0.1:1,"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(Client::connect(address).status())) << address;
   }
-  for (const char* address : {"unix:/x", "127.0.0.1:7070", "localhost:1", "[::1]:80"}) {
+  for (const char* address :
+       {"unix:/x", "127.0.0.1:7070", "localhost:1", "[::1]:80", "unix:/x,127.0.0.1:1"}) {
     EXPECT_TRUE(Client::connect(address).ok()) << address;
   }
 }

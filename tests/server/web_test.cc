@@ -349,6 +349,7 @@ TEST(Web, OnlyThisMachineAndItsOwnPagesMayAsk) {
   EXPECT_EQ(status({{"Host", here}, {"Sec-Fetch-Site", "cross-site"}}, "/"), 200) << "a link";
   EXPECT_EQ(client.Post("/api/v1/jobs", "{}", "application/json")->status, 405);
   EXPECT_EQ(client.Get("/healthz")->body, "ok\n");
+  EXPECT_EQ(client.Get("/readyz")->body, "ok\n");
 }
 
 TEST(Web, PagesComeFromHereAloneAndRunNothingThatIsInThem) {
