@@ -118,8 +118,13 @@ def files_of(directory):
 
 def run_alone(options, spec, scratch, *flags):
     """(exit code, what it printed) of the trainer as the only rank; it may fail."""
+    return ask(options, {"spec": spec, "job_id": "trial", "attempt": 1}, scratch, *flags)
+
+
+def ask(options, message, scratch, *flags):
+    """The same of any input."""
     path = scratch / "alone.json"
-    path.write_text(json.dumps({"spec": spec, "job_id": "trial", "attempt": 1}))
+    path.write_text(json.dumps(message))
     done = subprocess.run(
         [options.trainer, "--input", path, *flags],
         stdin=subprocess.DEVNULL,

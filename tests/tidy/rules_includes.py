@@ -11,7 +11,7 @@ _GRPC = ("<grpc", "<grpcpp/")
 
 # Folders of worker/, from what is included to what includes.
 _LAYERS = [
-    {"batch.h", "errors.h", "no_cuda.h"},
+    {"absent_error.h", "batch.h", "errors.h", "no_cuda.h"},
     {"data", "kernels", "memory", "model", "parallel"},
     {"checkpoint", "generate", "objectives", "optim", "planner", "rewards"},
     {"inspect", "trainer"},

@@ -4,9 +4,9 @@
 #include <charconv>
 #include <map>
 
+#include "worker/absent_error.h"
 #include "worker/checkpoint/durable_files.h"
 #include "worker/checkpoint/reader.h"
-#include "worker/errors.h"
 
 namespace tessera {
 namespace {
@@ -105,11 +105,11 @@ FoundCheckpoint find_checkpoint(const fs::path& path, const std::string& field) 
     return {CheckpointReader(path, field).state().step(), path};
   }
   const auto found = newest(checkpoints_of(path, nullptr));
-  if (!found) {
-    throw UserError(field, field + ": " + path.string() +
-                               " neither is nor holds a checkpoint that is complete");
-  }
-  return *found;
+  if (found) return *found;
+  const std::string message =
+      field + ": " + path.string() + " neither is nor holds a checkpoint that is complete";
+  if (!fs::exists(path, ignored)) throw AbsentError(field, message);
+  throw UserError(field, message);
 }
 
 }  // namespace tessera

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <system_error>
 
-#include "worker/errors.h"
+#include "worker/absent_error.h"
 
 namespace tessera {
 namespace {
@@ -122,7 +122,7 @@ Paths find(const fs::path& path, const std::string& field) {
   Paths found = search.matches(whole.root_path(), relative.begin(), relative.end());
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
-  if (found.empty()) throw UserError(field, path.string() + ": no file matches the pattern");
+  if (found.empty()) throw AbsentError(field, path.string() + ": no file matches the pattern");
   return found;
 }
 

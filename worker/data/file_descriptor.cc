@@ -7,16 +7,18 @@
 #include <cstring>
 #include <system_error>
 
-#include "worker/errors.h"
+#include "worker/absent_error.h"
 
 namespace tessera {
 
 FileDescriptor open_regular_file(const std::filesystem::path& path, const std::string& field) {
-  const auto fail = [&](const std::string& problem) {
-    throw UserError(field, "cannot read " + path.string() + ": " + problem);
+  const auto message = [&](const std::string& problem) {
+    return "cannot read " + path.string() + ": " + problem;
   };
+  const auto fail = [&](const std::string& problem) { throw UserError(field, message(problem)); };
   // Not to wait for a writer, should the path name a FIFO.
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open() && errno == ENOENT) throw AbsentError(field, message(std::strerror(ENOENT)));
   if (!file.is_open()) fail(std::strerror(errno));
   struct stat status{};
   if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) fail("not a regular file");

@@ -29,8 +29,8 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// Opens a regular file that a user named, for reading. Throws UserError(field): not there, not a
-// regular file, not readable.
+// Opens a regular file that a user named, for reading. Throws UserError(field): not a regular
+// file, not readable; AbsentError: not there.
 FileDescriptor open_regular_file(const std::filesystem::path& path, const std::string& field);
 
 // Up to `size` bytes from `offset`, fewer only at the end of the file. Throws std::system_error.

@@ -8,16 +8,18 @@
 #include <cerrno>
 #include <cstring>
 
-#include "worker/errors.h"
+#include "worker/absent_error.h"
 
 namespace tessera {
 
 MappedFile::MappedFile(const std::filesystem::path& path, const std::string& field) {
-  const auto fail = [&](const std::string& problem) {
-    throw UserError(field, "cannot read " + path.string() + ": " + problem);
+  const auto message = [&](const std::string& problem) {
+    return "cannot read " + path.string() + ": " + problem;
   };
+  const auto fail = [&](const std::string& problem) { throw UserError(field, message(problem)); };
   // Not to wait for a writer, should the path name a FIFO.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0 && errno == ENOENT) throw AbsentError(field, message(std::strerror(ENOENT)));
   if (fd < 0) fail(std::strerror(errno));
   struct stat status{};
   const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);

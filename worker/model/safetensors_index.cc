@@ -5,7 +5,7 @@
 #include <optional>
 #include <set>
 
-#include "worker/errors.h"
+#include "worker/absent_error.h"
 #include "worker/model/safetensors.h"
 
 namespace tessera {
@@ -39,6 +39,8 @@ fs::path resolve(const fs::path& directory, const std::string& name) {
   if (error) fail(directory, error.message());
   if (root.parent_path().filename() == "snapshots") root = root.parent_path().parent_path();
   fs::path resolved = fs::canonical(path, error);
+  if (error == std::errc::no_such_file_or_directory)
+    throw AbsentError(kField, path.string() + ": " + error.message());
   if (error) fail(path, error.message());
   if (!is_within(resolved, root)) fail(path, "it links to a file outside of the model's directory");
   return resolved;
@@ -131,7 +133,8 @@ WeightFiles WeightFiles::open(const fs::path& directory) {
     return WeightFiles(std::move(impl));
   }
   if (!fs::exists(fs::symlink_status(directory / kIndexFile, ignored))) {
-    fail(directory, std::string("it holds neither ") + kSingleFile + " nor " + kIndexFile);
+    throw AbsentError(
+        kField, directory.string() + ": it holds neither " + kSingleFile + " nor " + kIndexFile);
   }
   const fs::path index = resolve(directory, kIndexFile);
   const std::map<std::string, std::string> file_of = parse_index(index);

@@ -10,8 +10,8 @@
 
 #include "proto/spec/bytes.h"
 #include "proto/spec/online_relations.h"
+#include "worker/absent_error.h"
 #include "worker/data/data_files.h"
-#include "worker/errors.h"
 #include "worker/generate/end_tokens.h"
 #include "worker/model/adapter_files.h"
 #include "worker/model/stored_weights.h"
@@ -34,23 +34,6 @@ namespace {
 constexpr int64_t kSampleDocuments = 1000;
 // For reading data that no cache holds yet, of which a rehearsal wants the lengths.
 constexpr double kDataSeconds = 10;
-
-void add_violation(v1::CheckResult& result, v1::Failure::Kind kind, const std::string& field,
-                   const std::string& message) {
-  v1::Failure& failure = *result.add_violations();
-  failure.set_kind(kind);
-  failure.set_field(field);
-  failure.set_message(message);
-  failure.set_rank(-1);
-}
-
-void guarded(v1::CheckResult& result, const std::function<void()>& check) {
-  try {
-    check();
-  } catch (const UserError& error) {
-    add_violation(result, v1::Failure::USER, error.field(), error.what());
-  }
-}
 
 // Room for what the job writes at least: the final weights, and one checkpoint where it makes any.
 int64_t bytes_needed(const v1::JobSpec& spec, const ParameterCounts& size) {
@@ -118,16 +101,10 @@ std::string first_record(const DatasetOptions& options) {
   return record ? record->object().dump() : "";
 }
 
-// Adds the value model of a job that trains one.
-void check_value(const v1::JobSpec& spec, ParameterCounts& size, std::vector<FlatLayout>& layouts) {
-  if (!value_model_of_job(spec)) return;
-  const ModelConfig policy = read_model_config(spec.model().path());
-  check_value_model(spec, policy);
-  const auto model = make_value_layers(spec, policy);
-  check_strategy(spec.parallelism(), model->config());
-  size += count_parameters(*model);
-  for (FlatLayout& layout : trainable_layouts(*model, /*world_size=*/1, ModelRole::kValue))
-    layouts.push_back(std::move(layout));
+void check_offloading(const v1::Memory& memory) {
+  if (memory.activation_offloading() && memory.activation_offloading_target() == "disk" &&
+      memory.has_activation_offloading_dir())
+    check_writable("memory.activation_offloading_dir", memory.activation_offloading_dir());
 }
 
 // A job that cannot be rehearsed may run all the same.
@@ -142,57 +119,137 @@ void add_rehearsal(const v1::JobSpec& spec, const RehearsalOptions& options,
   }
 }
 
+// What is wrong with a job's files, part by part.
+class Checks {
+ public:
+  // `is_plan`: files that are not on this machine are none of its mistakes.
+  Checks(const v1::JobSpec& spec, bool is_plan) : spec_(spec), is_plan_(is_plan) {}
+
+  // What is read of the job.
+  void inputs() {
+    guarded([&] { refuse_combinations(spec_); });
+    guarded([&] { model(); });
+    guarded([&] { value_model(); });
+    for (const bool held_out : {false, true}) {
+      if (held_out && spec_.data().eval().empty()) continue;
+      guarded([&] { documents(held_out); });
+    }
+    guarded([&] { checkpoint(); });
+    for (int i = 0; i < spec_.reward_funcs_size(); ++i) {
+      guarded([&] { check_judge(spec_, i); });
+      if (are_elsewhere(spec_.reward_funcs(i).model().path())) continue;
+      guarded([&] { check_reward_model(spec_, i, prompt_); });
+    }
+  }
+
+  // What it writes.
+  void outputs() {
+    guarded([&] { check_output(spec_, size_); });
+    guarded([&] { check_offloading(spec_.memory()); });
+  }
+
+  const std::vector<UserError>& mistakes() const { return mistakes_; }
+
+ private:
+  void guarded(const std::function<void()>& check) {
+    try {
+      check();
+    } catch (const AbsentError& error) {
+      if (!is_plan_) mistakes_.push_back(error);
+    } catch (const UserError& error) {
+      mistakes_.push_back(error);
+    }
+  }
+
+  // Weights of a plan that only the machine of a run has to hold.
+  bool are_elsewhere(const std::filesystem::path& model) const {
+    if (!is_plan_) return false;
+    try {
+      WeightFiles::open(model);
+    } catch (const AbsentError&) {
+      return true;
+    } catch (const UserError&) {
+    }
+    return false;
+  }
+  bool are_elsewhere(const std::optional<ModelSource>& model) const {
+    return model && are_elsewhere(model->path);
+  }
+
+  void model() {
+    config_ = model_of_job(spec_, read_model_config(spec_.model().path()));
+    check_strategy(spec_.parallelism(), *config_);
+    const std::unique_ptr<DecoderModel> model = make_layers(spec_, *config_);
+    size_ = count_parameters(*model);
+    layouts_ = trainable_layouts(*model, /*world_size=*/1);
+    if (!are_elsewhere(spec_.model().path()))
+      check_weights(*model, WeightFiles::open(spec_.model().path()));
+    if (!spec_.peft().adapter_path().empty()) open_adapter(*model, spec_.peft().adapter_path());
+    if (!are_elsewhere(reference_in_memory(spec_)) && !are_elsewhere(teacher_of_job(spec_)) &&
+        !are_elsewhere(reference_to_precompute(spec_)))
+      check_frozen(spec_, *config_);
+  }
+
+  // Of a job that trains one.
+  void value_model() {
+    if (!value_model_of_job(spec_)) return;
+    const ModelConfig policy = read_model_config(spec_.model().path());
+    const auto model = make_value_layers(spec_, policy);
+    check_strategy(spec_.parallelism(), model->config());
+    size_ += count_parameters(*model);
+    for (FlatLayout& layout : trainable_layouts(*model, /*world_size=*/1, ModelRole::kValue))
+      layouts_.push_back(std::move(layout));
+    if (!are_elsewhere(value_model_of_job(spec_))) check_value_model(spec_, policy);
+  }
+
+  void documents(bool held_out) {
+    DatasetOptions options = dataset_options(spec_, held_out, config_ ? config_->vocab_size : 0);
+    options.max_documents = kSampleDocuments;
+    if (!spec::makes_completions(spec_, held_out)) {
+      load_dataset(options);
+    } else if (const auto prompts = load_prompts(options); config_) {
+      if (!held_out) prompt_ = first_record(options);
+      check_completions(spec_, held_out, *config_, *prompts);
+    }
+  }
+
+  void checkpoint() {
+    const auto requested = requested_checkpoint(spec_.training());
+    if (!requested) return;
+    check_optimizer_states(*requested, check_checkpoint(*requested, layouts_), spec_.memory());
+  }
+
+  const v1::JobSpec& spec_;
+  const bool is_plan_;
+  std::optional<ModelConfig> config_;
+  ParameterCounts size_;
+  std::vector<FlatLayout> layouts_;
+  std::string prompt_;  // the first of those that completions are made of
+  std::vector<UserError> mistakes_;
+};
+
 }  // namespace
 
 v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& options) {
+  Checks checks(spec, /*is_plan=*/false);
+  checks.inputs();
+  checks.outputs();
   v1::CheckResult result;
-  std::optional<ModelConfig> config;
-  ParameterCounts size;
-  std::vector<FlatLayout> layouts;
-  guarded(result, [&] { refuse_combinations(spec); });
-  guarded(result, [&] {
-    config = model_of_job(spec, read_model_config(spec.model().path()));
-    check_strategy(spec.parallelism(), *config);
-    const std::unique_ptr<DecoderModel> model = make_layers(spec, *config);
-    size = count_parameters(*model);
-    layouts = trainable_layouts(*model, /*world_size=*/1);
-    check_weights(*model, WeightFiles::open(spec.model().path()));
-    if (!spec.peft().adapter_path().empty()) open_adapter(*model, spec.peft().adapter_path());
-    check_frozen(spec, *config);
-  });
-  guarded(result, [&] { check_value(spec, size, layouts); });
-  std::string prompt;
-  for (const bool held_out : {false, true}) {
-    if (held_out && spec.data().eval().empty()) continue;
-    guarded(result, [&] {
-      DatasetOptions options = dataset_options(spec, held_out, config ? config->vocab_size : 0);
-      options.max_documents = kSampleDocuments;
-      if (!spec::makes_completions(spec, held_out)) {
-        load_dataset(options);
-      } else if (const auto prompts = load_prompts(options); config) {
-        if (!held_out) prompt = first_record(options);
-        check_completions(spec, held_out, *config, *prompts);
-      }
-    });
+  for (const UserError& mistake : checks.mistakes()) {
+    v1::Failure& failure = *result.add_violations();
+    failure.set_kind(v1::Failure::USER);
+    failure.set_field(mistake.field());
+    failure.set_message(mistake.what());
+    failure.set_rank(-1);
   }
-  guarded(result, [&] {
-    const auto requested = requested_checkpoint(spec.training());
-    if (!requested) return;
-    check_optimizer_states(*requested, check_checkpoint(*requested, layouts), spec.memory());
-  });
-  for (int i = 0; i < spec.reward_funcs_size(); ++i) {
-    guarded(result, [&] { check_judge(spec, i); });
-    guarded(result, [&] { check_reward_model(spec, i, prompt); });
-  }
-  guarded(result, [&] { check_output(spec, size); });
-  guarded(result, [&] {
-    const v1::Memory& memory = spec.memory();
-    if (memory.activation_offloading() && memory.activation_offloading_target() == "disk" &&
-        memory.has_activation_offloading_dir())
-      check_writable("memory.activation_offloading_dir", memory.activation_offloading_dir());
-  });
   if (result.violations().empty()) add_rehearsal(spec, options, result);
   return result;
+}
+
+void check_plan(const v1::JobSpec& spec) {
+  Checks checks(spec, /*is_plan=*/true);
+  checks.inputs();
+  if (!checks.mistakes().empty()) throw checks.mistakes().front();
 }
 
 }  // namespace tessera

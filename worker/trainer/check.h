@@ -12,4 +12,8 @@ namespace tessera {
 // rehearsed, too.
 v1::CheckResult check_job(const v1::JobSpec& spec, const RehearsalOptions& options = {});
 
+// The same of a job that is only planned, maybe for other machines: files that are not here may be
+// there, and nothing is asked of what the job writes to. Throws UserError: the first mistake.
+void check_plan(const v1::JobSpec& spec);
+
 }  // namespace tessera

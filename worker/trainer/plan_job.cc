@@ -11,6 +11,7 @@
 #include "proto/spec/threads.h"
 #include "worker/errors.h"
 #include "worker/planner/planner.h"
+#include "worker/trainer/check.h"
 #include "worker/trainer/cpu_rates.h"
 #include "worker/trainer/rehearsal.h"
 
@@ -94,6 +95,8 @@ v1::Plan plan_job(v1::PlanRequest request) {
   const int64_t memory = device_memory(request, rates);
   v1::JobSpec filled = request.spec();
   spec::fill_defaults(filled);
+  // Broken rules are the planner's to tell.
+  if (spec::validate(filled).empty()) check_plan(filled);
   if (filled.resources().device() == "cpu") rates = measured_rates(filled);
   RehearsalData data(impatient_reports(kDataSeconds));
   return make_plan(request, memory,

@@ -433,6 +433,7 @@ HeaviestMicrobatches RehearsalData::search_training(const v1::JobSpec& spec,
     return full;  // there is no time for them
   }
   HeaviestMicrobatches found = search.found();
+  found.assumes_full_rows = rows->is_assumed();
   found.microbatches_per_step = std::min(accumulation, per_epoch);
   found.total_steps = steps;
   return found;
@@ -455,7 +456,9 @@ HeaviestMicrobatches RehearsalData::search_held_out(const v1::JobSpec& spec,
   } catch (const UserError&) {
     return full;  // there is no time for them
   }
-  return search.found();
+  HeaviestMicrobatches found = search.found();
+  found.assumes_full_rows = rows->is_assumed();
+  return found;
 }
 
 }  // namespace tessera

@@ -26,20 +26,29 @@ std::unique_ptr<Dataset> documents_of(const v1::JobSpec& spec, bool held_out,
       *read_prompts(spec, held_out, config.vocab_size, reports));
 }
 
+// Of recorded completions that cannot be read: these are as many as can be made at once, and are
+// taken to hold what the job may use of them.
+void assume_recorded(const v1::JobSpec& spec, RolloutOptions& options) {
+  options.max_completion_length = spec::longest_completion(spec.method());
+  options.has_logprobs = spec.method().has_grpo();
+  options.reward_names.resize(std::max<size_t>(1, options.reward_weights.size()), "reward");
+}
+
 // Of a step, or of a microbatch of an evaluation.
 std::unique_ptr<Dataset> full_prompts(const v1::JobSpec& spec, bool held_out,
                                       const ModelConfig& config) {
   const int64_t room = config.rope.max_positions - spec::longest_completion(spec.method());
   const GenerationWork work =
       generation_work(held_out ? spec::evaluation_job(spec) : spec, /*longest_prompt=*/1);
-  return std::make_unique<LongestRollouts>(dataset_options(spec, held_out, config.vocab_size),
-                                           work.num_prompts, std::max<int64_t>(1, room));
+  DatasetOptions options = dataset_options(spec, held_out, config.vocab_size);
+  if (!options.rollouts->is_live) assume_recorded(spec, *options.rollouts);
+  return std::make_unique<LongestRollouts>(options, work.num_prompts, std::max<int64_t>(1, room));
 }
 
 }  // namespace
 
-RowSizes::RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports)
-    : inner_(std::move(inner)) {
+RowSizes::RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports, bool is_assumed)
+    : inner_(std::move(inner)), is_assumed_(is_assumed) {
   sizes_.reserve(inner_->size());
   const Dataset* mismatched = inner_->mismatched();
   for (int64_t i = 0; i < inner_->size(); ++i) {
@@ -54,14 +63,17 @@ RowSizes::RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports)
 std::unique_ptr<RowSizes> read_row_sizes(const v1::JobSpec& spec, bool held_out,
                                          const ModelConfig& config, const Reports& reports) {
   try {
-    return std::make_unique<RowSizes>(documents_of(spec, held_out, config, reports), reports);
+    return std::make_unique<RowSizes>(documents_of(spec, held_out, config, reports), reports,
+                                      /*is_assumed=*/false);
   } catch (const UserError&) {
     // Full rows then, which every row fits in.
   } catch (const std::system_error&) {
     // Likewise: a run may see the files where this does not.
   }
-  if (!spec::makes_completions(spec, held_out)) return nullptr;
-  return std::make_unique<RowSizes>(full_prompts(spec, held_out, config), Reports());
+  const bool is_replay = !held_out && spec::takes_completions(spec.method());
+  if (!spec::makes_completions(spec, held_out) && !is_replay) return nullptr;
+  return std::make_unique<RowSizes>(full_prompts(spec, held_out, config), Reports(),
+                                    /*is_assumed=*/true);
 }
 
 }  // namespace tessera

@@ -20,8 +20,10 @@ struct RowSize {
 // Reads the sizes of rows once, which then are quick to get.
 class RowSizes final : public Dataset {
  public:
-  RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports);
+  // `is_assumed`: nobody has read these rows; none of the job's has more.
+  RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports, bool is_assumed);
 
+  bool is_assumed() const { return is_assumed_; }
   const RowSize& size_of(int64_t index) const { return sizes_[index]; }
 
   int64_t size() const override { return std::ssize(sizes_); }
@@ -38,11 +40,13 @@ class RowSizes final : public Dataset {
  private:
   std::unique_ptr<Dataset> inner_;
   std::vector<RowSize> sizes_;
+  const bool is_assumed_;
 };
 
 // Of the job's training, or held-out, documents. Completions that are made in training are taken to
-// be as long as may be; where their prompts cannot be read, these leave them room and no more.
-// Null: the documents cannot be read.
+// be as long as may be; where their prompts cannot be read, or recorded completions, prompts leave
+// completions room and no more. Null: the documents cannot be read, of a method that trains on
+// none.
 std::unique_ptr<RowSizes> read_row_sizes(const v1::JobSpec& spec, bool held_out,
                                          const ModelConfig& config, const Reports& reports);
 
