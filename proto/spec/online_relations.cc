@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/spec/bytes.h"
+#include "proto/spec/generation_relations.h"
 #include "proto/spec/method_fields.h"
 
 namespace tessera::spec {
@@ -179,8 +179,10 @@ void check_evaluation(const v1::JobSpec& spec, Violations& out) {
   const v1::Method& method = spec.method();
   if (!takes_completions(method) || spec.data().eval().empty()) return;
   if (method.has_ppo()) {
-    out.push_back({"data.eval",
-                   "data.eval is given, must be absent with method.ppo, which evaluates nothing"});
+    out.push_back(
+        {"data.eval",
+         "data.eval is given, must be absent with method.ppo, whose loss measures nothing of "
+         "held-out prompts: TRL, too, only prints samples of them"});
     return;
   }
   if (!spec.data().rollouts().empty()) {
@@ -196,31 +198,6 @@ void check_evaluation(const v1::JobSpec& spec, Violations& out) {
   out.push_back({field, absl::StrCat(field, " is ", each,
                                      ", must divide the completions that are evaluated at once, ",
                                      rows, " by training.per_device_eval_batch_size")});
-}
-
-void check_generation(const v1::JobSpec& spec, Violations& out) {
-  const v1::Generation& generation = spec.generation();
-  if (generation.max_num_seqs() > generation.max_num_batched_tokens()) {
-    out.push_back(
-        {"generation.max_num_seqs",
-         absl::StrCat("generation.max_num_seqs is ", generation.max_num_seqs(),
-                      ", must be at most max_num_batched_tokens, ",
-                      generation.max_num_batched_tokens(), ": a pass has a token of each")});
-  }
-  const auto refuse_merge = [&](const char* rest) {
-    out.push_back({"generation.merge_adapter",
-                   absl::StrCat("generation.merge_adapter is true, must be false ", rest)});
-  };
-  if (generation.merge_adapter() && !spec.has_peft())
-    refuse_merge("without peft: there is no adapter");
-  if (generation.merge_adapter() && spec.peft().quantization() != "none" && spec.has_peft())
-    refuse_merge("with peft.quantization: a quantized matrix does not hold what an adapter adds");
-  const std::string& memory = generation.kv_cache_memory();
-  if (!memory.empty() && !parse_device_memory(memory)) {
-    out.push_back(
-        {"generation.kv_cache_memory", absl::StrCat("generation.kv_cache_memory is \"", memory,
-                                                    "\", must be ", kDeviceMemoryRule)});
-  }
 }
 
 }  // namespace
@@ -301,7 +278,7 @@ void check_online_relations(const v1::JobSpec& spec, Violations& out) {
   const v1::Method& method = spec.method();
   check_evaluation(spec, out);
   check_rollouts(spec, out);
-  if (makes_completions(spec)) check_generation(spec, out);
+  check_generation_relations(spec, out);
   if (method.has_grpo()) {
     check_groups(spec, method.grpo(), out);
     check_reference_of(spec, method.grpo(), out);

@@ -77,6 +77,41 @@ const Rule kRules[] = {
      "method.ppo.num_mini_batches is 2, must deal the 24 completions of "
      "training.per_device_train_batch_size and gradient_accumulation_steps to parts of the same "
      "size, and of whole microbatches where they have more than one"},
+    {"AheadOfNothing",
+     [](auto& s) {
+       grpo(s);
+       s.mutable_generation()->set_async(true);
+     },
+     "generation.async is true, must be absent with data.rollouts, which hold completions"},
+    {"StopsNothing",
+     [](auto& s) {
+       ppo(s);
+       s.mutable_generation()->add_stop_strings("end");
+     },
+     "generation.stop_strings is given, must be absent with data.rollouts, which hold completions"},
+    {"RecordsNothing",
+     [](auto& s) {
+       live(s).mutable_method()->mutable_sft();
+       s.mutable_generation()->set_record_to("/out/record");
+     },
+     "generation.record_to is /out/record, must be absent with method.sft, which makes no "
+     "completions"},
+    {"MergesNothing",
+     [](auto& s) {
+       live(s).mutable_method()->mutable_dpo();
+       s.mutable_peft();
+       s.mutable_generation()->set_merge_adapter(true);
+     },
+     "generation.merge_adapter is true, must be absent with method.dpo, which makes no "
+     "completions"},
+    {"NobodyWrites",
+     [](auto& s) {
+       v1::Gkd& gkd = *live(s).mutable_method()->mutable_gkd();
+       gkd.set_lmbda(0);
+       s.mutable_generation()->set_weights("gather");
+     },
+     "generation.weights is gather, must be absent with method.gkd, which makes no completions "
+     "with lmbda 0 and without seq_kd"},
     {"NobodyJudges",
      [](auto& s) {
        grpo(live(s));
@@ -112,7 +147,8 @@ const Rule kRules[] = {
        ppo(live(s));
        s.mutable_data()->add_eval("/data/e.jsonl");
      },
-     "data.eval is given, must be absent with method.ppo, which evaluates nothing"},
+     "data.eval is given, must be absent with method.ppo, whose loss measures nothing of held-out "
+     "prompts: TRL, too, only prints samples of them"},
     {"MetricOfOtherRewards",
      [](auto& s) {
        rloo(live(s));
@@ -265,6 +301,17 @@ v1::JobSpec gkd_job(double lmbda, bool seq_kd) {
     if (lmbda >= 0) gkd.set_lmbda(lmbda);
     gkd.set_seq_kd(seq_kd);
   });
+}
+
+// What a file writes out of the defaults says nothing else.
+TEST(OnlineRelations, LetDefaultsOfGenerationBeWrittenOut) {
+  const v1::JobSpec spec = filled([](v1::JobSpec& s) {
+    grpo(s);
+    s.mutable_generation()->set_weights("auto");
+    s.mutable_generation()->set_async(false);
+    s.mutable_generation()->set_max_num_seqs(256);
+  });
+  EXPECT_THAT(validate(spec), IsEmpty());
 }
 
 TEST(MakesCompletions, IsOfGkdWhereAModelWritesDocuments) {
