@@ -110,8 +110,8 @@ def test_server_dies(judged, whole):
     expect(weights == whole[1], "the weights differ")
 
 
-def test_rank_dies(judged, whole):
-    """The job goes on from its last step, with the completions that it is in the middle of."""
+def kill_at_steps(judged, whole, name, pid_at):
+    """Kills pid_at(step) once each of KILLS was seen. Returns how often the job was restarted."""
     killed = []
 
     def on_event(event):
@@ -119,34 +119,35 @@ def test_rank_dies(judged, whole):
         if step not in KILLS or step in killed:
             return
         killed.append(step)
-        pid = wait_until(lambda: judged.service.rank_pid(step % 2), "a rank")
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid_at(step), signal.SIGKILL)
 
-    events, weights = judged.run("bereaved", on_event)
-    states = [event["state"]["state"] for event in events if "state" in event]
-    expect(states.count("RESTARTING") == len(KILLS), f"states {states}")
+    events, weights = judged.run(name, on_event)
+    expect(killed == list(KILLS), f"something was killed at {killed}")
     expect(losses_of(events) == whole[0], "the losses differ")
     expect(weights == whole[1], "the weights differ")
+    states = [event["state"]["state"] for event in events if "state" in event]
+    return states.count("RESTARTING")
+
+
+def test_rank_dies(judged, whole):
+    """The job goes on from its last step, with the completions that it is in the middle of."""
+
+    def rank_at(step):
+        return wait_until(lambda: judged.service.rank_pid(step % 2), "a rank")
+
+    restarts = kill_at_steps(judged, whole, "bereaved", rank_at)
+    expect(restarts == len(KILLS), f"{restarts} restarts")
 
 
 def test_coordinator_dies(judged, whole):
     """The ranks make completions, have them judged and train as if nothing had been."""
-    killed = []
 
-    def on_event(event):
-        step = event.get("step", {}).get("step")
-        if step not in KILLS or step in killed:
-            return
-        killed.append(step)
+    def coordinator_at(_step):
         (pid,) = wait_until(lambda: judged.service.pids("tesserad"), "the coordinator")
-        os.kill(pid, signal.SIGKILL)
+        return pid
 
-    events, weights = judged.run("headless", on_event)
-    states = [event["state"]["state"] for event in events if "state" in event]
-    expect(killed == list(KILLS), f"the coordinator was killed at {killed}")
-    expect("RESTARTING" not in states, f"states {states}")
-    expect(losses_of(events) == whole[0], "the losses differ")
-    expect(weights == whole[1], "the weights differ")
+    restarts = kill_at_steps(judged, whole, "headless", coordinator_at)
+    expect(restarts == 0, f"{restarts} restarts")
 
 
 def test_both_die(judged):
