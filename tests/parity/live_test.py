@@ -290,6 +290,34 @@ def takes_what_was_rehearsed(options, scratch):
     return f"within {worst:.1e}"
 
 
+def shares_what_was_rehearsed(options, scratch):
+    """Blocks of layerwise that ranks of a host share, of a job that holds most while it generates:
+    what each owner has of that, to the byte."""
+    write_prompts(scratch / "prompts.jsonl", longer=False)
+    sizes = {"max_completion_length": 200, "steps_per_generation": 16, "num_iterations": 1}
+    spec = make_spec(
+        options,
+        scratch,
+        "out",
+        world=2,
+        fields={f"method.grpo.{field}": value for field, value in sizes.items()}
+        | {"generation.weights": "layerwise"},
+        per_device_train_batch_size=1,
+        max_steps=1,
+    )
+    rehearsed = trials.rehearse(options, spec, scratch)
+    ranks.run(options.trainer, spec, 2, scratch)
+    of_ranks = [trials.last_memory(ranks.read_events(scratch / f"rank{i}.out")) for i in range(2)]
+    measured = max(of_ranks, key=lambda memory: int(memory["peakBytes"]))
+    for report in (rehearsed, measured):
+        [phase] = [phase for phase in report["phases"] if phase["phase"] == "generate"]
+        expect(phase["peakBytes"] == report["peakBytes"], "the peak is in another phase")
+    want, got = trials.held(rehearsed), trials.held(measured)
+    for owner in ("communication", "parameters", "kv_cache"):
+        expect(want[owner] == got[owner] > 0, f"{owner}: {want[owner]}, measured {got[owner]}")
+    return f"{want['communication']} bytes of two blocks, of {want['peak']}"
+
+
 def chooses_what_fits(options, scratch):
     """Weights that are gathered, and all of the cache, as far as resources.device_memory allows."""
 
@@ -382,6 +410,7 @@ def main():
         *(same(f"{method} goes on", goes_on, method) for method in ("grpo", "rloo", "ppo")),
         sleeps,
         takes_what_was_rehearsed,
+        shares_what_was_rehearsed,
         chooses_what_fits,
         refuses_what_cannot_be,
     )
