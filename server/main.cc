@@ -261,8 +261,6 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
         office.check();
       },
       office.fail);
-  // Also where it ends early: its tasks use what was made after it.
-  const absl::Cleanup end_loop = [&loop] { loop.stop(); };
 
   const Gate& gate = (*security)->gate();
   CoordinatorService coordinator(loop, control, reader, watches, gate, clock, metrics);
