@@ -23,12 +23,12 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "proto/spec/redacting_log.h"
 #include "server/agents/control.h"
+#include "server/agents/lasting_control.h"
 #include "server/jobs/control_loop.h"
 #include "server/jobs/errors.h"
 #include "server/jobs/sqlite.h"
@@ -221,11 +221,31 @@ Control::Observer tell_all(Telemetry& telemetry, ServiceMetrics& service_metrics
 struct Office {
   Storage& storage;
   Tls& tls;
+  // Opens the store again after an outage, once it can be written (LastingControl).
+  LastingControl::OpenStore reopen;
   // Throws where it may not answer any more.
   std::function<void()> check = [] {};
-  // Ends the process.
+  // Ends the process where it cannot write; where absent it waits until it can.
   std::function<void(const std::string&)> fail;
 };
+
+void start_loop(ControlLoop& loop, absl::Duration period, LastingControl& lasting,
+                Security& security, ServiceMetrics& metrics, const Office& office) {
+  loop.start(
+      period,
+      [&] {
+        lasting.tick();
+        security.tick();
+      },
+      [&] {
+        metrics.time_round([&] { lasting.control().commit(); });
+        office.check();
+      },
+      [&](const std::exception& failure) {
+        if (office.fail) office.fail(failure.what());
+        return lasting.failed(failure);
+      });
+}
 
 absl::Status lead_until(const sigset_t& signals, const Flags& flags, const StateDir& state_dir,
                         const Clock& clock, const Office& office) {
@@ -245,22 +265,18 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
   ServiceMetrics service_metrics(clock, flags.state_dir);
   ControlLoop loop;
   std::random_device random;
-  Control control(
-      **store, clock, flags.control, [&random] { return random(); },
-      [&loop](ControlLoop::Task effect) { loop.after_commit(std::move(effect)); },
-      tell_all(telemetry, service_metrics, watches, streams));
-  restore(telemetry, control.jobs(), (*store)->queries());
-  loop.start(
-      std::min(kMaxTick, flags.control.lease.lease / 10),
-      [&control, &security] {
-        control.tick();
-        (*security)->tick();
-      },
-      [&] {
-        service_metrics.time_round([&control] { control.commit(); });
-        office.check();
-      },
-      office.fail);
+  const auto make_control = [&](std::optional<Control>& control, Store& from) {
+    control.emplace(
+        from, clock, flags.control, [&random] { return random(); },
+        [&loop](ControlLoop::Task effect) { loop.after_commit(std::move(effect)); },
+        tell_all(telemetry, service_metrics, watches, streams));
+  };
+  Queries& stored = (*store)->queries();
+  LastingControl lasting(*std::move(store), office.reopen, make_control, clock);
+  Control& control = lasting.control();
+  restore(telemetry, control.jobs(), stored);
+  start_loop(loop, std::min(kMaxTick, flags.control.lease.lease / 10), lasting, **security,
+             service_metrics, office);
 
   const Gate& gate = (*security)->gate();
   CoordinatorService coordinator(loop, control, reader, watches, gate, clock, metrics);
@@ -268,7 +284,7 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
   AgentService agents(loop, control, gate, clock, metrics);
   AccessService access(
       **security, [&agents](const std::string& id) { agents.end_sessions(id); }, clock, metrics);
-  const auto stop_loop = absl::MakeCleanup([&loop] { loop.stop(); });  // before what it uses ends
+  const absl::Cleanup stop_loop = [&loop] { loop.stop(); };  // before what its tasks work on goes
   auto server = start_grpc(flags, state_dir, **security, {&guarded, &agents, &access});
   if (!server.ok()) return server.status();
   auto http = start_http(flags.http, state_dir, [&](HttpOptions options) {
@@ -291,13 +307,13 @@ absl::Status serve_alone(const sigset_t& signals, const Flags& flags, const Stat
   SqliteStorage storage(state_dir.path());
   auto tls = Tls::open(state_dir.path(), flags.tls, flags.addresses(state_dir), clock);
   if (!tls.ok()) return tls.status();
-  const auto fail = [](const std::string& why) {
-    spdlog::critical("the coordinator cannot go on: {}", why);
-    std::_Exit(EXIT_FAILURE);
+  const auto reopen = [&] {
+    try_writing(state_dir.database());
+    return Store::open(storage);
   };
   try {
     return lead_until(signals, flags, state_dir, clock,
-                      {.storage = storage, .tls = **tls, .fail = fail});
+                      {.storage = storage, .tls = **tls, .reopen = reopen});
   } catch (const DatabaseError& failure) {
     return to_status(failure);
   }
@@ -350,6 +366,7 @@ absl::Status serve_as_one_of_several(const sigset_t& signals, Flags flags,
     status = lead_until(signals, flags, state_dir, clock,
                         {.storage = storage,
                          .tls = *lead->tls,
+                         .reopen = [&] { return Store::open(storage); },
                          .check = [&] { lead->leadership->check(); },
                          .fail = fail});
   } catch (const DatabaseError& failure) {

@@ -112,8 +112,10 @@ absl::StatusOr<v1::Job> Control::submitted_before(const v1::SubmitJobRequest& re
   return record->job();
 }
 
+absl::Status Control::takes_changes() const { return shutting_down_ ? going_away() : outage_; }
+
 void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
-  if (shutting_down_) return answer(std::move(reply), going_away());
+  if (absl::Status status = takes_changes(); !status.ok()) return answer(std::move(reply), status);
   const size_t id_length = request.request_id().size();
   if (!request.validate_only() && (id_length == 0 || id_length > kMaxRequestIdLength)) {
     return answer(std::move(reply),
@@ -145,13 +147,14 @@ void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
 }
 
 absl::Status Control::can_ask() const {
-  if (shutting_down_) return going_away();
+  if (absl::Status status = takes_changes(); !status.ok()) return status;
   if (probes_.num_pending() < kMaxPendingProbes) return absl::OkStatus();
   return too_many("TOO_MANY_QUESTIONS", kMaxPendingProbes, "questions of what jobs need");
 }
 
 void Control::accept(const v1::SubmitJobRequest& request, const Admission::Outcome& outcome,
                      JobReply reply) {
+  if (!outage_.ok()) return answer(std::move(reply), outage_);
   if (!outcome.status.ok()) return answer(std::move(reply), outcome.status);
   if (request.validate_only()) {
     v1::Job job;
@@ -250,6 +253,7 @@ void Control::replan() {
 }
 
 void Control::replanned(const std::string& job_id, const Admission::Outcome& outcome) {
+  if (!outage_.ok()) return;
   Replanning waiting = replanning_[job_id];
   replanning_.erase(job_id);
   JobRecord* record = jobs_.find(job_id);
@@ -283,6 +287,7 @@ void Control::replanned(const std::string& job_id, const Admission::Outcome& out
 
 void Control::change(const std::string& id, JobReply reply,
                      absl::AnyInvocable<absl::Status(JobRecord&)> act, const absl::Status& unless) {
+  if (!outage_.ok()) return answer(std::move(reply), outage_);
   const absl::StatusOr<JobRecord> found = store_.queries().find(id);
   if (!found.ok()) return answer(std::move(reply), found.status());
   JobRecord* record = jobs_.find(found->job().id());
@@ -313,6 +318,7 @@ void Control::resume(const std::string& id, JobReply reply) {
 }
 
 absl::StatusOr<v1::Project> Control::set_project(const v1::Project& project) {
+  if (!outage_.ok()) return outage_;
   place_ = true;
   return dispatch_.set_project(project);
 }
@@ -338,7 +344,8 @@ std::vector<v1::Node> Control::nodes() const {
 }
 
 void Control::hello(const std::shared_ptr<AgentLink>& link, const v1::Hello& hello) {
-  absl::Status status = shutting_down_ ? going_away() : nodes_.open(link, hello);
+  absl::Status status = takes_changes();
+  if (status.ok()) status = nodes_.open(link, hello);
   if (!status.ok()) {
     after_commit_([link, status] { link->end(status); });
     return;
@@ -359,7 +366,7 @@ void Control::hello(const std::shared_ptr<AgentLink>& link, const v1::Hello& hel
 
 void Control::receive(const std::shared_ptr<AgentLink>& link, const v1::SessionRequest& message) {
   const std::string node = nodes_.heard(link);
-  if (node.empty()) return;
+  if (node.empty() || !(outage_.ok() || message.has_heartbeat())) return;
   switch (message.kind_case()) {
     case v1::SessionRequest::kHeartbeat: {
       v1::SessionResponse answer;
@@ -406,6 +413,11 @@ void Control::shut_down() {
   nodes_.end_all(going_away());
 }
 
+void Control::begin_outage(absl::Status why) {
+  outage_ = std::move(why);
+  probes_.abandon_all(std::string(outage_.message()));
+}
+
 void Control::tick() {
   const Nodes::Expired expired = nodes_.expire();
   for (const std::string& name : expired.lost) spdlog::warn("node {}: lost", name);
@@ -421,6 +433,7 @@ void Control::tick() {
 }
 
 void Control::commit() {
+  if (!outage_.ok()) return;
   if (std::exchange(place_, false)) dispatch_.place(std::exchange(explain_, false));
   const std::vector<JobChange> changes = jobs_.flush();
   store_.commit();

@@ -71,6 +71,15 @@ class Control {
   // Answers what waits, ends all sessions, and refuses new ones.
   void shut_down();
 
+  // The store cannot be written, and what was done since the last commit is not so: answers what
+  // waits with `why`, and from now on everything that would change or read the store. Sessions
+  // stay, their heartbeats are answered, all else that they bring is dropped. There is no way back:
+  // make another Control.
+  void begin_outage(absl::Status why);
+  // OK: there is none.
+  const absl::Status& outage() const { return outage_; }
+  void end_sessions(const absl::Status& why) { nodes_.end_all(why); }
+
   // Leases and deadlines.
   void tick();
   // Ends a round: places queued jobs, writes, commits, tells the observer.
@@ -82,6 +91,8 @@ class Control {
   void accept(const v1::SubmitJobRequest& request, const Admission::Outcome& outcome,
               JobReply reply);
   void answer(JobReply reply, absl::StatusOr<v1::Job> job);
+  // UNAVAILABLE: shutting down; or why the store cannot be written.
+  absl::Status takes_changes() const;
   // Whether an agent may be asked one question more. UNAVAILABLE, RESOURCE_EXHAUSTED.
   absl::Status can_ask() const;
   // Plans jobs that ran out of memory, and puts them back into the queue.
@@ -111,6 +122,7 @@ class Control {
   std::map<std::string, Replanning> replanning_;
   const absl::Duration replan_pause_;
   bool shutting_down_ = false;
+  absl::Status outage_;
   // Something changed that the scheduler looks at.
   bool place_ = true;
   // A while has passed, and watchers of the queue may be told anew.

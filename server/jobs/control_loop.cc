@@ -14,16 +14,16 @@ constexpr size_t kMaxTasksPerRound = 1024;
 }  // namespace
 
 void ControlLoop::start(absl::Duration period, std::function<void()> tick,
-                        std::function<void()> commit,
-                        std::function<void(const std::string&)> fail) {
-  thread_ = std::thread(
-      [this, period, tick = std::move(tick), commit = std::move(commit), fail = std::move(fail)] {
-        try {
-          run(period, tick, commit);
-        } catch (const std::exception& failure) {
-          fail(failure.what());
-        }
-      });
+                        std::function<void()> commit, OnFailure on_failure) {
+  thread_ = std::thread([this, period, tick = std::move(tick), commit = std::move(commit),
+                         on_failure = std::move(on_failure)] {
+    try {
+      run(period, tick, commit, on_failure);
+    } catch (const std::exception& failure) {
+      spdlog::critical("the control loop cannot go on: {}", failure.what());
+      std::_Exit(EXIT_FAILURE);
+    }
+  });
 }
 
 void ControlLoop::post(Task task) {
@@ -43,7 +43,15 @@ void ControlLoop::stop() {
 }
 
 void ControlLoop::run(absl::Duration period, const std::function<void()>& tick,
-                      const std::function<void()>& commit) {
+                      const std::function<void()>& commit, const OnFailure& on_failure) {
+  const auto attempt = [&](auto&& action) {
+    try {
+      action();
+    } catch (const std::exception& failure) {
+      effects_.clear();
+      if (!on_failure(failure)) throw;
+    }
+  };
   const auto step = absl::ToChronoNanoseconds(period);
   auto next_tick = std::chrono::steady_clock::now();
   bool stopping = false;
@@ -57,12 +65,12 @@ void ControlLoop::run(absl::Duration period, const std::function<void()>& tick,
       tasks_.erase(tasks_.begin(), tasks_.begin() + count);
       stopping = stopping_ && tasks_.empty();
     }
-    for (Task& task : round) task();
+    for (Task& task : round) attempt(task);
     if (std::chrono::steady_clock::now() >= next_tick) {
-      tick();
+      attempt(tick);
       next_tick = std::chrono::steady_clock::now() + step;
     }
-    commit();
+    attempt(commit);
     for (Task& effect : std::exchange(effects_, {})) effect();
   }
 }

@@ -4,16 +4,17 @@
 // that wait, runs them, commits what they wrote in one transaction (one fsync for all of them), and
 // only then runs the effects they deferred with after_commit: replies, messages to agents, wake-ups
 // of watchers. So nobody sees a change that a crash could still undo. If a task or the commit
-// throws (the disk is full, say) memory and disk no longer agree: the process ends, and the next
-// start goes on from the last commit. So does one whose effects may no longer be seen, as another
+// throws (the disk is full, say) memory and disk no longer agree: what the round deferred is
+// dropped, and the owner is told. Where that knows no way on the process ends, and the next start
+// goes on from the last commit. So it does where the effects may no longer be seen, as another
 // coordinator leads.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -25,14 +26,15 @@ namespace tessera::server {
 class ControlLoop {
  public:
   using Task = absl::AnyInvocable<void()>;
+  // Told what a task, a tick or a commit threw, on the loop. True: the loop goes on.
+  using OnFailure = std::function<bool(const std::exception&)>;
 
   ControlLoop() = default;
   ~ControlLoop() { stop(); }
 
-  // `commit` ends every round of tasks, `tick` runs every `period`. If one of them throws, `fail`
-  // is told why; it does not return.
+  // `commit` ends every round of tasks, `tick` runs every `period`.
   void start(absl::Duration period, std::function<void()> tick, std::function<void()> commit,
-             std::function<void(const std::string&)> fail);
+             OnFailure on_failure);
 
   // Runs `task` on the loop. Thread safe. After stop() the task is dropped.
   void post(Task task);
@@ -46,7 +48,7 @@ class ControlLoop {
 
  private:
   void run(absl::Duration period, const std::function<void()>& tick,
-           const std::function<void()>& commit);
+           const std::function<void()>& commit, const OnFailure& on_failure);
 
   std::mutex mutex_;
   std::condition_variable wake_;

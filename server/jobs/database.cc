@@ -6,6 +6,12 @@
 namespace tessera::server {
 
 absl::Status to_status(const DatabaseError& failure) {
+  if (dynamic_cast<const DiskFull*>(&failure) != nullptr) {
+    return error(absl::StatusCode::kResourceExhausted, "DISK_FULL", failure.what());
+  }
+  if (dynamic_cast<const DiskFailed*>(&failure) != nullptr) {
+    return error(absl::StatusCode::kUnavailable, "DISK_FAILED", failure.what());
+  }
   const bool is_lost = dynamic_cast<const DatabaseLost*>(&failure) != nullptr;
   return error(is_lost ? absl::StatusCode::kUnavailable : absl::StatusCode::kInternal, "STORE",
                failure.what());

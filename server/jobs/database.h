@@ -25,13 +25,27 @@ class DatabaseError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// It cannot be reached now, or went away: what is asked of it later may succeed.
+// It cannot be reached or used now: what is asked of it later may succeed.
 class DatabaseLost : public DatabaseError {
  public:
   using DatabaseError::DatabaseError;
 };
 
-// For who asked: UNAVAILABLE where it was lost, INTERNAL else; with the reason STORE.
+// Its disk fails: errors of input and output, a file system that became read-only, a lock that
+// somebody else keeps.
+class DiskFailed : public DatabaseLost {
+ public:
+  using DatabaseLost::DatabaseLost;
+};
+
+// Its disk has no room.
+class DiskFull : public DatabaseLost {
+ public:
+  using DatabaseLost::DatabaseLost;
+};
+
+// For who asked: RESOURCE_EXHAUSTED (DISK_FULL), UNAVAILABLE (DISK_FAILED, or STORE of one that was
+// lost), else INTERNAL (STORE).
 absl::Status to_status(const DatabaseError& failure);
 
 // Bytes that are no text.

@@ -1,6 +1,13 @@
 #include "server/jobs/sqlite.h"
 
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <optional>
+#include <system_error>
 #include <unordered_map>
 
 #include <SQLiteCpp/SQLiteCpp.h>
@@ -14,6 +21,51 @@ namespace {
 constexpr int kBusyTimeoutMs = 10'000;
 // Prepared ones; with more, all are prepared anew.
 constexpr size_t kMaxStatements = 64;
+// Less than this is a full disk: the next rounds would not fit.
+constexpr off_t kRoom = 1 << 20;
+// A page of the database and its place in the log. SQLite has no one code for a full disk: where
+// its shared memory does not fit it says "disk I/O error".
+constexpr uintmax_t kLeastRoom = 16 << 10;
+
+bool has_no_room(const std::filesystem::path& path) {
+  std::error_code unknown;
+  const auto space = std::filesystem::space(path.parent_path(), unknown);
+  return !unknown && space.available < kLeastRoom;
+}
+
+// What the disk did, and what is not the disk's: the file is damaged, or we are wrong.
+[[noreturn]] void rethrow(const SQLite::Exception& failure, const std::filesystem::path& path) {
+  const std::string what = absl::StrCat(path.string(), ": ", failure.what());
+  switch (failure.getErrorCode() & 0xff) {
+    case SQLITE_FULL:
+      throw DiskFull(what);
+    case SQLITE_IOERR:
+    case SQLITE_CANTOPEN:
+    case SQLITE_READONLY:
+    case SQLITE_BUSY:
+    case SQLITE_PROTOCOL:
+      if (has_no_room(path)) throw DiskFull(what);
+      throw DiskFailed(what);
+    default:
+      throw DatabaseError(what);
+  }
+}
+
+// Throws DatabaseLost: the disk that `path` is on has none.
+void try_room(const std::filesystem::path& path) {
+  const std::string room = path.string() + "-room";
+  const int fd = ::open(room.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  int failed = fd < 0 ? errno : ::posix_fallocate(fd, 0, kRoom);
+  if (failed == 0 && ::fsync(fd) != 0) failed = errno;
+  if (fd >= 0) {
+    ::close(fd);
+    ::unlink(room.c_str());
+  }
+  if (failed == 0) return;
+  const std::string what = absl::StrCat(room, ": ", std::strerror(failed));
+  if (failed == ENOSPC) throw DiskFull(what);
+  throw DiskFailed(what);
+}
 
 class SqliteRow final : public Row {
  public:
@@ -47,7 +99,7 @@ struct Binder {
 class SqliteDatabase final : public Database {
  public:
   SqliteDatabase(const std::filesystem::path& path, int flags)
-      : database_(path.string(), flags, kBusyTimeoutMs) {}
+      : path_(path), database_(path.string(), flags, kBusyTimeoutMs) {}
 
   void write(const std::string& sql, Parameters parameters) override {
     guarded([&] {
@@ -71,6 +123,15 @@ class SqliteDatabase final : public Database {
       while (statement.executeStep() && visit(row)) {
       }
       statement.reset();
+    });
+  }
+
+  // A transaction that changes nothing, and yet has to reach the disk.
+  void touch() {
+    guarded([&] {
+      SQLite::Transaction transaction(database_, SQLite::TransactionBehavior::IMMEDIATE);
+      database_.exec(absl::StrCat("PRAGMA user_version = ", version()));
+      transaction.commit();
     });
   }
 
@@ -99,7 +160,7 @@ class SqliteDatabase final : public Database {
     } catch (const SQLite::Exception& failure) {
       statements_.clear();
       transaction_.reset();
-      throw DatabaseError(failure.what());
+      rethrow(failure, path_);
     }
   }
 
@@ -119,6 +180,7 @@ class SqliteDatabase final : public Database {
     return found->second;
   }
 
+  const std::filesystem::path path_;
   SQLite::Database database_;
   std::optional<SQLite::Transaction> transaction_;
   std::unordered_map<std::string, SQLite::Statement> statements_;
@@ -139,8 +201,11 @@ absl::StatusOr<std::unique_ptr<Database>> open_sqlite(const std::filesystem::pat
     if (version < static_cast<int64_t>(schema.steps.size())) database->upgrade(version, schema);
     return database;
   } catch (const SQLite::Exception& failure) {
-    return error(absl::StatusCode::kInternal, "STORE",
-                 absl::StrCat(path.string(), ": ", failure.what()));
+    try {
+      rethrow(failure, path);
+    } catch (const DatabaseError& known) {
+      return to_status(known);
+    }
   }
 }
 
@@ -148,7 +213,16 @@ std::unique_ptr<Database> open_sqlite_reader(const std::filesystem::path& path) 
   try {
     return std::make_unique<SqliteDatabase>(path, SQLite::OPEN_READONLY);
   } catch (const SQLite::Exception& failure) {
-    throw DatabaseError(absl::StrCat(path.string(), ": ", failure.what()));
+    rethrow(failure, path);
+  }
+}
+
+void try_writing(const std::filesystem::path& path) {
+  try_room(path);
+  try {
+    SqliteDatabase(path, SQLite::OPEN_READWRITE).touch();
+  } catch (const SQLite::Exception& failure) {
+    rethrow(failure, path);
   }
 }
 

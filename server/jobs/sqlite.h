@@ -31,4 +31,8 @@ absl::StatusOr<std::unique_ptr<Database>> open_sqlite(const std::filesystem::pat
                                                       const Schema& schema);
 std::unique_ptr<Database> open_sqlite_reader(const std::filesystem::path& path);
 
+// Whether the disk of a database has room for the next rounds, and a transaction reaches it. Throws
+// DatabaseError: not so.
+void try_writing(const std::filesystem::path& path);
+
 }  // namespace tessera::server

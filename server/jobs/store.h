@@ -3,7 +3,8 @@
 //
 // One writer (Store, used by the control loop's thread alone), any number of readers (Reader), each
 // on a connection of its own. Both throw DatabaseError when the database fails; for the writer that
-// ends the process (see control_loop.h), for a reader it ends the call.
+// begins an outage or ends the process (server/agents/lasting_control.h), for a reader it ends the
+// call.
 #pragma once
 
 #include <cstdint>

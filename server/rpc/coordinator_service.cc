@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -42,6 +43,45 @@ class Call {
   const Clock& clock_;
   RpcMetrics& metrics_;
   absl::Duration begin_;
+};
+
+// A call that waits for the control loop. One that the loop drops, with all of a round that could
+// not be written, is answered with why.
+class LoopCall {
+ public:
+  LoopCall(const Call& call, ControlLoop& loop, const Control& control)
+      : pending_(std::make_shared<Pending>(call, loop, control)) {}
+
+  grpc::ServerUnaryReactor* reactor() const { return pending_->call.reactor(); }
+
+  void finish(const absl::Status& status) const {
+    pending_->is_finished = true;
+    pending_->call.finish(status);
+  }
+
+ private:
+  struct Pending {
+    Pending(const Call& call, ControlLoop& loop, const Control& control)
+        : call(call), loop(loop), control(control) {}
+
+    ~Pending() {
+      if (is_finished) return;
+      // Later: only then does the control know of its outage.
+      loop.post([call = call, &control = control] {
+        call.finish(control.outage().ok()
+                        ? error(absl::StatusCode::kUnavailable, "NOT_WRITTEN",
+                                "the coordinator could not write its state; try again")
+                        : control.outage());
+      });
+    }
+
+    const Call call;
+    ControlLoop& loop;
+    const Control& control;
+    bool is_finished = false;
+  };
+
+  std::shared_ptr<Pending> pending_;
 };
 
 // Runs a read of the store; a disk that fails is an answer, not an exception.
@@ -87,7 +127,7 @@ CoordinatorService::CoordinatorService(ControlLoop& loop, Control& control, Read
 grpc::ServerUnaryReactor* CoordinatorService::SubmitJob(grpc::CallbackServerContext* context,
                                                         const v1::SubmitJobRequest* request,
                                                         v1::SubmitJobResponse* response) {
-  const Call call(context, "SubmitJob", clock_, metrics_);
+  const LoopCall call({context, "SubmitJob", clock_, metrics_}, loop_, control_);
   loop_.post([this, call, request = *request, response]() mutable {
     control_.submit(std::move(request), [call, response](absl::StatusOr<v1::Job> job) {
       if (job.ok()) *response->mutable_job() = *std::move(job);
@@ -127,7 +167,7 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* CoordinatorService::change_job(
     const char* name, grpc::CallbackServerContext* context, const Request& request,
     Response* response, void (Control::*method)(const std::string&, Control::JobReply)) {
-  const Call call(context, name, clock_, metrics_);
+  const LoopCall call({context, name, clock_, metrics_}, loop_, control_);
   loop_.post([this, call, id = request.id(), response, method] {
     (control_.*method)(id, [call, response](absl::StatusOr<v1::Job> job) {
       if (job.ok()) *response->mutable_job() = *std::move(job);
@@ -158,7 +198,7 @@ grpc::ServerUnaryReactor* CoordinatorService::ResumeJob(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* CoordinatorService::ListQueue(grpc::CallbackServerContext* context,
                                                         const v1::ListQueueRequest* request,
                                                         v1::ListQueueResponse* response) {
-  const Call call(context, "ListQueue", clock_, metrics_);
+  const LoopCall call({context, "ListQueue", clock_, metrics_}, loop_, control_);
   const int limit = request->limit();
   if (limit < 0 || limit > kMaxPageSize) {
     call.finish(invalid_request(
@@ -187,7 +227,7 @@ grpc::ServerUnaryReactor* CoordinatorService::ListQueue(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* CoordinatorService::SetProject(grpc::CallbackServerContext* context,
                                                          const v1::SetProjectRequest* request,
                                                          v1::SetProjectResponse* response) {
-  const Call call(context, "SetProject", clock_, metrics_);
+  const LoopCall call({context, "SetProject", clock_, metrics_}, loop_, control_);
   loop_.post([this, call, project = request->project(), response] {
     absl::StatusOr<v1::Project> set = control_.set_project(project);
     if (set.ok()) *response->mutable_project() = *set;
@@ -199,7 +239,7 @@ grpc::ServerUnaryReactor* CoordinatorService::SetProject(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* CoordinatorService::ListProjects(grpc::CallbackServerContext* context,
                                                            const v1::ListProjectsRequest*,
                                                            v1::ListProjectsResponse* response) {
-  const Call call(context, "ListProjects", clock_, metrics_);
+  const LoopCall call({context, "ListProjects", clock_, metrics_}, loop_, control_);
   const auto caller = gate_.caller(*context);
   if (!caller.ok()) {
     call.finish(caller.status());
@@ -222,7 +262,7 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* CoordinatorService::WatchJob(
 grpc::ServerUnaryReactor* CoordinatorService::ListNodes(grpc::CallbackServerContext* context,
                                                         const v1::ListNodesRequest* request,
                                                         v1::ListNodesResponse* response) {
-  const Call call(context, "ListNodes", clock_, metrics_);
+  const LoopCall call({context, "ListNodes", clock_, metrics_}, loop_, control_);
   const auto caller = gate_.caller(*context);
   if (!caller.ok()) {
     call.finish(caller.status());
@@ -243,7 +283,7 @@ grpc::ServerUnaryReactor* CoordinatorService::ListNodes(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* CoordinatorService::PlanJob(grpc::CallbackServerContext* context,
                                                       const v1::PlanJobRequest* request,
                                                       v1::PlanJobResponse* response) {
-  const Call call(context, "PlanJob", clock_, metrics_);
+  const LoopCall call({context, "PlanJob", clock_, metrics_}, loop_, control_);
   loop_.post([this, call, plan = request->plan(), response]() mutable {
     control_.plan(std::move(plan), [call, response](absl::StatusOr<v1::PlanJobResponse> planned) {
       if (planned.ok()) *response = *std::move(planned);
@@ -256,7 +296,7 @@ grpc::ServerUnaryReactor* CoordinatorService::PlanJob(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* CoordinatorService::ProfileData(grpc::CallbackServerContext* context,
                                                           const v1::ProfileDataRequest* request,
                                                           v1::ProfileDataResponse* response) {
-  const Call call(context, "ProfileData", clock_, metrics_);
+  const LoopCall call({context, "ProfileData", clock_, metrics_}, loop_, control_);
   if (!request->inspect().has_profile()) {
     call.finish(invalid_request({{"inspect.profile", "inspect.profile is missing"}}));
     return call.reactor();

@@ -84,7 +84,11 @@ absl::Status Gate::check_job(const Identity& identity, const Rule& rule, Message
     message->GetReflection()->SetString(message, field, job->id);
     return absl::OkStatus();
   }
-  if (!job.ok() && absl::IsInternal(job.status())) return job.status();
+  const absl::Status& status = job.status();
+  if (absl::IsInternal(status) || absl::IsUnavailable(status) ||
+      absl::IsResourceExhausted(status)) {
+    return status;
+  }
   // One answer for what is not there and what is not theirs: else ids could be guessed.
   return denied("PROJECT",
                 absl::StrCat("no job \"", name, "\" is in what ", identity.name,

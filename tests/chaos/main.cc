@@ -59,7 +59,7 @@ class Killer {
     const bool serves = draw(8) != 0;
     if (serves) await_serving();
     std::this_thread::sleep_for(milliseconds(draw(serves ? max_life_ms_ : kMaxStartMs)));
-    if (process_.has_ended()) journal_.violate("tesserad ended by itself");
+    if (process_.ended()) journal_.violate("tesserad ended by itself");
     process_.crash();
     std::this_thread::sleep_for(milliseconds(draw(kMaxDownMs)));
     start();
@@ -184,7 +184,7 @@ int run_chaos(const Options& options, const std::filesystem::path& directory) {
   traffic.finish();
   Client client = *Client::connect(process.address(), kPatience);
   const Verified sums = verify(client, journal);
-  if (process.has_ended() || process.stop() != 0) journal.violate("tesserad did not stop with 0");
+  if (process.ended() || process.stop() != 0) journal.violate("tesserad did not stop with 0");
   verify_database(process.database().string(), journal);
   const std::chrono::duration<double> seconds = SteadyClock::now() - begin;
   const auto [median, longest] = killer.start_seconds();

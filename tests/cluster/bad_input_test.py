@@ -14,29 +14,13 @@ import sys
 
 from bad_inputs import CASES, FILE, RUN, SUBMIT
 from cluster import ProductError, cluster, expect, run_job
+from disks import MountError, mounted
 from jobs import sft_job
 
 INVALID_ARGUMENT = 3
 EXIT_CODES = {FILE: 2, SUBMIT: 2, RUN: 1}
 # Those that are also given to a `tessera run` that brings its own service.
 ALONE = ("malformed line 17", "malformed line far down", "unknown field")
-
-
-class MountError(Exception):
-    pass
-
-
-@contextlib.contextmanager
-def mounted(directory, options):
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", options, "tessera-test", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise MountError(done.stderr.strip())
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 def prepare(case, assets, directory):

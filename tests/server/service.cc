@@ -30,16 +30,32 @@ Detail detail_of(const grpc::Status& status) {
 
 }  // namespace
 
-Service::Service(std::vector<std::string> flags)
+Service::Service(std::vector<std::string> flags,
+                 const std::function<void(const std::filesystem::path&)>& prepare)
     : process_(TESSERAD, directory_.path(), std::move(flags)) {
+  if (prepare) prepare(directory_.path());
   start();
 }
 
 void Service::start() {
+  spawn();
+  ASSERT_TRUE(answers());
+}
+
+void Service::spawn() {
   process_.start();
   channel_ = support::make_channel(process_.address());
-  ASSERT_TRUE(channel_->WaitForConnected(std::chrono::system_clock::now() + kPatience));
   stub_ = v1::Coordinator::NewStub(channel_);
+}
+
+bool Service::answers() {
+  const auto give_up = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < give_up) {
+    const auto soon = std::chrono::system_clock::now() + std::chrono::milliseconds(50);
+    if (channel_->WaitForConnected(soon)) return true;
+    if (!process_.runs()) return false;
+  }
+  return false;
 }
 
 int Service::http_port() const {

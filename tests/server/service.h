@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,19 @@ namespace tessera::server {
 // A tesserad on a directory of its own.
 class Service {
  public:
-  explicit Service(std::vector<std::string> flags = {});
+  // `prepare` may do something to the directory before the process starts; its state is in state/.
+  explicit Service(std::vector<std::string> flags = {},
+                   const std::function<void(const std::filesystem::path&)>& prepare = {});
 
+  // spawn(), and then it answers; the test fails otherwise.
   void start();
+  void spawn();
+  // Waits until it serves; false: it has ended, or does not in time.
+  bool answers();
+  // The exit code, reaped, if it has ended by itself: -1 by a signal.
+  std::optional<int> ended() { return process_.ended(); }
+  // What it has written to its standard error.
+  std::string log() const { return process_.log(); }
   // SIGKILL, and reaps it.
   void crash() { process_.crash(); }
   // SIGTERM; gives the exit code.

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -69,11 +70,23 @@ int TesseradProcess::stop() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-bool TesseradProcess::has_ended() {
-  if (pid_ < 0) return true;
-  if (::waitpid(pid_, nullptr, WNOHANG) == 0) return false;
+bool TesseradProcess::runs() const {
+  siginfo_t info{};
+  const auto pid = static_cast<id_t>(pid_);
+  return pid_ > 0 && ::waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == 0;
+}
+
+std::optional<int> TesseradProcess::ended() {
+  int status = 0;
+  if (pid_ < 0 || ::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
   pid_ = -1;
-  return true;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+std::string TesseradProcess::log() const {
+  std::ifstream file(directory_ / "log");
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 int64_t TesseradProcess::resident_bytes() const {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,12 @@ class TesseradProcess {
   void crash();
   // SIGTERM; gives the exit code, -1 after a signal. Requires: it runs.
   int stop();
-  // Whether it has ended by itself since start().
-  bool has_ended();
+  // Whether it runs; an end is left for ended() to tell.
+  bool runs() const;
+  // The exit code, reaped, if it has ended by itself since start(): -1 by a signal.
+  std::optional<int> ended();
+  // What it has written to its standard error.
+  std::string log() const;
 
   std::filesystem::path state_dir() const { return directory_ / "state"; }
   std::filesystem::path database() const { return state_dir() / "tessera.db"; }

@@ -29,6 +29,14 @@ std::string signal_name(int signal) {
   return absl::StrCat("signal ", signal, name ? absl::StrCat(" (SIG", name, ")") : "");
 }
 
+// Whether the disk takes no page more.
+bool is_full(const std::filesystem::path& path) {
+  constexpr uintmax_t kPageBytes = 4096;
+  std::error_code unknown;
+  const std::filesystem::space_info space = std::filesystem::space(path, unknown);
+  return !unknown && space.available < kPageBytes;
+}
+
 bool is_last(const v1::TrainerEvent& event) { return event.has_finished() || event.has_failed(); }
 
 }  // namespace
@@ -166,6 +174,12 @@ v1::Failure Rank::failure_of(const Exit& exit) const {
       return make_failure(v1::Failure::DEVICE, rank_,
                           who + " was killed by " + signal_name(exit.value));
     case Exit::Kind::kCode:
+      if (is_full(directory_.path)) {
+        return make_failure(v1::Failure::DEVICE, rank_,
+                            absl::StrCat(who, " exited with status ", exit.value,
+                                         " and could not say why: the disk of ",
+                                         directory_.path.string(), " is full"));
+      }
       return make_failure(
           v1::Failure::BUG, rank_,
           absl::StrCat(who, " exited with status ", exit.value, " and reported no end"));
@@ -179,11 +193,11 @@ v1::Failure Rank::failure_of(const Exit& exit) const {
 void Rank::poll() {
   if (!process_) return;
   stream(v1::RANK_STREAM_OUTPUT).tail.bound_file();
-  // The file's size, not what was read of it: reading stops while the coordinator is away.
-  const int64_t size = stream(v1::RANK_STREAM_EVENTS).tail.size();
+  // The file's, not of what was read of it: reading stops while the coordinator is away.
+  const auto mark = stream(v1::RANK_STREAM_EVENTS).tail.mark();
   const EventLoop::Clock::time_point now = EventLoop::Clock::now();
-  if (size != events_size_) {
-    events_size_ = size;
+  if (mark != events_mark_) {
+    events_mark_ = mark;
     last_progress_ = now;
   } else if (now - last_progress_ > hang_timeout_) {
     const double seconds = std::chrono::duration<double>(hang_timeout_).count();

@@ -103,7 +103,7 @@ class Rank {
   // Why this agent killed it.
   std::optional<v1::Failure> kill_cause_;
   bool reported_ = false;
-  int64_t events_size_ = 0;
+  std::pair<int64_t, int64_t> events_mark_;
   EventLoop::Clock::time_point last_progress_;
 };
 

@@ -1,6 +1,8 @@
 #include "worker/agent/stream_tail.h"
 
 #include <absl/strings/str_cat.h>
+#include <absl/time/clock.h>
+#include <absl/time/time.h>
 #include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/util/time_util.h>
@@ -21,7 +23,9 @@ constexpr int64_t kMaxVarintBytes = 10;
 
 v1::TrainerEvent log_event(int rank, v1::LogLine::Severity severity, std::string text) {
   v1::TrainerEvent event;
-  *event.mutable_time() = google::protobuf::util::TimeUtil::GetCurrentTime();
+  // TimeUtil::GetCurrentTime() knows whole seconds only.
+  *event.mutable_time() =
+      google::protobuf::util::TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(absl::Now()));
   event.mutable_log()->set_severity(severity);
   event.mutable_log()->set_rank(rank);
   event.mutable_log()->set_text(std::move(text));
@@ -46,6 +50,12 @@ int64_t StreamTail::size() {
   struct stat info;
   if (!open() || ::fstat(fd_.get(), &info) != 0) return 0;
   return info.st_size;
+}
+
+std::pair<int64_t, int64_t> StreamTail::mark() {
+  struct stat info;
+  if (!open() || ::fstat(fd_.get(), &info) != 0) return {0, 0};
+  return {info.st_size, info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
 }
 
 absl::StatusOr<v1::EventBatch> StreamTail::read(bool ended) {

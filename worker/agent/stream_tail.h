@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <utility>
 
 #include "tessera/v1/agent.pb.h"
 #include "worker/agent/file_util.h"
@@ -34,6 +35,8 @@ class StreamTail {
   int64_t offset() const { return offset_; }
   // Length of the file now; 0 when there is none. Grows while the rank lives.
   int64_t size();
+  // Another one after each write to the file, and each that found no room (see EventWriter).
+  std::pair<int64_t, int64_t> mark();
 
   // The events after offset(), which moves past them; none when there is no whole one yet. With
   // `ended` the writer is gone: a last line without newline counts as whole, a torn event is

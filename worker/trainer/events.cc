@@ -4,6 +4,8 @@
 #include <google/protobuf/util/delimited_message_util.h>
 #include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/time_util.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <sstream>
@@ -11,6 +13,8 @@
 
 namespace tessera {
 namespace {
+
+constexpr int kFlushIntervalMs = 100;
 
 std::string encoded(const v1::TrainerEvent& event, bool json) {
   std::string bytes;
@@ -40,15 +44,51 @@ EventWriter::~EventWriter() {
 }
 
 void EventWriter::write(v1::TrainerEvent event) {
-  *event.mutable_time() = google::protobuf::util::TimeUtil::GetCurrentTime();
+  // TimeUtil::GetCurrentTime() knows whole seconds only.
+  *event.mutable_time() = google::protobuf::util::TimeUtil::NanosecondsToTimestamp(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(
+          std::chrono::system_clock::now().time_since_epoch())
+          .count());
   const std::string bytes = encoded(event, json_);
   const std::lock_guard lock(mutex_);
+  waiting_ += bytes;
+  write_waiting();
+  if (waiting_.size() <= kMaxWaitingBytes) return;
+  // Not ENOSPC, which would be the output directory's.
+  throw std::system_error(EIO, std::generic_category(),
+                          "the disk of the events is full, and more of them wait than may");
+}
+
+void EventWriter::write_waiting() {
   size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t count = ::write(fd_, bytes.data() + done, bytes.size() - done);
+  while (done < waiting_.size()) {
+    const ssize_t count = ::write(fd_, waiting_.data() + done, waiting_.size() - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw std::system_error(errno, std::generic_category(), "cannot write an event");
+    if (count < 0) break;
     done += static_cast<size_t>(count);
+  }
+  const int why = errno;
+  waiting_.erase(0, done);
+  if (waiting_.empty()) return;
+  if (why != ENOSPC && why != EDQUOT) {
+    throw std::system_error(why, std::generic_category(), "cannot write an event");
+  }
+  futimens(fd_, nullptr);
+}
+
+void EventWriter::flush() {
+  const auto give_up = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      write_waiting();
+      if (waiting_.empty()) return;
+    }
+    if (std::chrono::steady_clock::now() > give_up) {
+      throw std::system_error(EIO, std::generic_category(),
+                              "the disk of the events is full: the last of them cannot be written");
+    }
+    poll(nullptr, 0, kFlushIntervalMs);
   }
 }
 

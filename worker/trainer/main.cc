@@ -143,6 +143,7 @@ void name_cache_directory(v1::JobSpec& spec) {
   spec.mutable_data()->set_cache_dir(cache_directory(spec).string());
 }
 
+// On a disk that takes no word more, the agent has only the exit code.
 void report_failure(EventWriter& events, int rank, v1::Failure failure) {
   failure.set_rank(rank);
   if (failure.has_out_of_memory()) {
@@ -150,17 +151,18 @@ void report_failure(EventWriter& events, int rank, v1::Failure failure) {
   }
   v1::TrainerEvent event;
   *event.mutable_failed() = std::move(failure);
-  events.write(event);
   std::cerr << "error: " << event.failed().message() << std::endl;
+  try {
+    events.write(event);
+    events.flush();
+  } catch (const std::system_error& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+  }
 }
 
 // Whatever the rank does meanwhile is not waited for: another attempt may begin.
 [[noreturn]] void end_at_once(EventWriter& events, int rank, const std::string& why) {
-  try {
-    report_failure(events, rank, make_failure(v1::Failure::NETWORK, why));
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-  }
+  report_failure(events, rank, make_failure(v1::Failure::NETWORK, why));
   std::_Exit(1);
 }
 
@@ -183,6 +185,7 @@ int train(const Flags& flags) {
     v1::TrainerEvent event;
     *event.mutable_finished() = trainer.run();
     events.write(std::move(event));
+    events.flush();
     return 0;
   } catch (const std::exception&) {
     report_failure(events, rank, current_failure(ledger));
