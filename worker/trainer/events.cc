@@ -76,8 +76,8 @@ void EventWriter::write_waiting() {
   futimens(fd_, nullptr);
 }
 
-void EventWriter::flush() {
-  const auto give_up = std::chrono::steady_clock::now() + kPatience;
+void EventWriter::flush(std::chrono::seconds patience) {
+  const auto give_up = std::chrono::steady_clock::now() + patience;
   while (true) {
     {
       const std::lock_guard lock(mutex_);

@@ -34,8 +34,8 @@ class EventWriter {
   // where too much waits.
   void write(v1::TrainerEvent event);
   // Until nothing waits: to be called after the last event. Throws std::system_error like write(),
-  // and when there is no room for kPatience.
-  void flush();
+  // and when there is no room for that long.
+  void flush(std::chrono::seconds patience = kPatience);
   // A Progress event, unless one was written within the last second.
   void progress(const char* phase, int step);
   void log(v1::LogLine::Severity severity, int rank, const std::string& text);

@@ -17,6 +17,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <csignal>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -144,7 +145,8 @@ void name_cache_directory(v1::JobSpec& spec) {
 }
 
 // On a disk that takes no word more, the agent has only the exit code.
-void report_failure(EventWriter& events, int rank, v1::Failure failure) {
+void report_failure(EventWriter& events, int rank, v1::Failure failure,
+                    std::chrono::seconds patience = EventWriter::kPatience) {
   failure.set_rank(rank);
   if (failure.has_out_of_memory()) {
     failure.mutable_out_of_memory()->mutable_memory()->set_rank(rank);
@@ -154,7 +156,7 @@ void report_failure(EventWriter& events, int rank, v1::Failure failure) {
   std::cerr << "error: " << event.failed().message() << std::endl;
   try {
     events.write(event);
-    events.flush();
+    events.flush(patience);
   } catch (const std::system_error& error) {
     std::cerr << "error: " << error.what() << std::endl;
   }
@@ -162,7 +164,7 @@ void report_failure(EventWriter& events, int rank, v1::Failure failure) {
 
 // Whatever the rank does meanwhile is not waited for: another attempt may begin.
 [[noreturn]] void end_at_once(EventWriter& events, int rank, const std::string& why) {
-  report_failure(events, rank, make_failure(v1::Failure::NETWORK, why));
+  report_failure(events, rank, make_failure(v1::Failure::NETWORK, why), std::chrono::seconds(0));
   std::_Exit(1);
 }
 
