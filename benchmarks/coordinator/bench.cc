@@ -107,12 +107,13 @@ std::vector<std::string> submit_all(v1::Coordinator::Stub& stub, int64_t first, 
     auto call = std::make_shared<Call>();
     call->request = make_submit(first + i, num_steps);
     stub.async()->SubmitJob(&call->context, &call->request, &call->response,
-                            [&, call, i](const grpc::Status& status) {
+                            [&, call, i](const grpc::Status& status) mutable {
                               {
                                 const std::lock_guard lock(mutex);
                                 if (!status.ok()) failure = status.error_message();
                                 ids[static_cast<size_t>(i)] = call->response.job().id();
                               }
+                              call.reset();
                               in_flight.end();
                             });
   }

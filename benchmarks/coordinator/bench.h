@@ -46,7 +46,8 @@ v1::SubmitJobRequest make_submit(int64_t number, int num_steps);
 std::vector<std::unique_ptr<v1::Coordinator::Stub>> connect(const std::string& address, int count);
 
 // Calls that run at the same time, `most` of them, from one thread: a benchmark's load must not
-// cost more than what it loads.
+// cost more than what it loads. A callback lets go of its call before it calls end(): a context
+// holds its channel, and gRPC's own threads must not be the ones that end the last channel.
 class InFlight {
  public:
   explicit InFlight(int most) : most_(most) {}

@@ -72,8 +72,9 @@ class Load {
     auto call = std::make_shared<Call<v1::SubmitJobRequest, v1::SubmitJobResponse>>();
     call->request = make_submit(number, 100);
     stub(number).async()->SubmitJob(&call->context, &call->request, &call->response,
-                                    [this, call, due](const grpc::Status& status) {
+                                    [this, call, due](const grpc::Status& status) mutable {
                                       answered(*call, status, due);
+                                      call.reset();  // see InFlight
                                       in_flight_.end();
                                     });
   }
@@ -100,8 +101,9 @@ class Load {
     }
     in_flight_.begin();
     stub(number).async()->CancelJob(&call->context, &call->request, &call->response,
-                                    [this, call](const grpc::Status& status) {
+                                    [this, call](const grpc::Status& status) mutable {
                                       num_cancelled_ += status.ok();
+                                      call.reset();
                                       in_flight_.end();
                                     });
   }
