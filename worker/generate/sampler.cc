@@ -11,6 +11,7 @@
 
 #include "worker/kernels/cpu_kernels.h"
 #include "worker/kernels/stand_in.h"
+#include "worker/kernels/work.h"
 #include "worker/memory/attribution.h"
 #include "worker/model/dropout.h"
 
@@ -23,6 +24,13 @@ constexpr uint64_t kTokenDraw = 0x746F6B656E;  // "token": names these draws amo
 constexpr int64_t kSumBlock = 256;
 // How many of the likeliest tokens are put in order first where top_p needs an order.
 constexpr int64_t kFirstSorted = 256;
+
+// Whether RowDistribution::process() leaves the logits as they are.
+bool keeps_logits(const SamplingParams& s, int64_t vocab_size) {
+  if (s.repetition_penalty != 1) return false;
+  const bool keeps_all = (s.top_k <= 0 || s.top_k >= vocab_size) && s.top_p >= 1 && s.min_p <= 0;
+  return s.temperature == 0 || (s.temperature == 1 && keeps_all);
+}
 
 // The distribution of one row, made in scratch.
 class RowDistribution {
@@ -40,13 +48,6 @@ class RowDistribution {
     const SoftmaxSums sums = cpu_kernels().softmax(work_, 0, size_, size_);
     return {sums.largest, sums.largest + std::log(sums.sum)};
   }
-  // Whether process() leaves the logits as they are.
-  bool keeps_logits(const SamplingParams& s) const {
-    if (s.repetition_penalty != 1) return false;
-    const bool keeps_all = (s.top_k <= 0 || s.top_k >= size_) && s.top_p >= 1 && s.min_p <= 0;
-    return s.temperature == 0 || (s.temperature == 1 && keeps_all);
-  }
-
   // Leaves what the parameters make of the logits.
   void process(const SamplingParams& s, std::span<const int32_t> tokens) {
     std::copy_n(logits_, size_, work_);
@@ -172,13 +173,13 @@ class RowDistribution {
   double total_ = 0;
 };
 
-std::vector<SampledToken> sample_row(RowDistribution row, const float* logits,
+std::vector<SampledToken> sample_row(RowDistribution row, const float* logits, int64_t vocab_size,
                                      const RowDraws& draws) {
   const RowDistribution::Raw raw = row.raw();
   if (!std::isfinite(raw.lse)) throw NonFiniteLogits();
   const bool greedy = draws.sampling->temperature == 0;
   int32_t most_likely = 0;
-  if (row.keeps_logits(*draws.sampling)) {
+  if (keeps_logits(*draws.sampling, vocab_size)) {
     if (greedy) most_likely = row.first_of(raw.largest);
   } else {
     row.process(*draws.sampling, draws.tokens);
@@ -192,6 +193,19 @@ std::vector<SampledToken> sample_row(RowDistribution row, const float* logits,
     made.push_back({token, logits[token] - raw.lse, row.logprob(token)});
   }
   return made;
+}
+
+// Of a rehearsal. What any row takes: its copy, the largest, exponentials, their sum, and the
+// search for a token; and the same of what sampling parameters make of it, where they change it.
+void count_rows(const at::Tensor& logits_SV, const std::vector<RowDraws>& draws) {
+  const at::Tensor& x = logits_SV;
+  if (stand_in().device != at::kCPU) count_host_bytes(static_cast<int64_t>(x.nbytes()));
+  count_cpu_kernel({x, x, x, x, x, x, x});
+  const int64_t vocab_size = x.size(1);
+  const auto is_changed = [&](const RowDraws& row) {
+    return !keeps_logits(*row.sampling, vocab_size);
+  };
+  if (std::ranges::any_of(draws, is_changed)) count_cpu_kernel({x, x, x, x, x, x, x, x, x});
 }
 
 }  // namespace
@@ -212,6 +226,7 @@ std::vector<std::vector<SampledToken>> sample_rows(const at::Tensor& logits_SV,
   const at::Tensor scratch = at::empty({num_kernel_threads(host), 2 * vocab_size},
                                        at::TensorOptions(device).dtype(at::kFloat));
   if (host.is_meta()) {
+    count_rows(logits_SV, draws);
     for (size_t i = 0; i < draws.size(); ++i) made[i].resize(draws[i].seeds.size());
     return made;
   }
@@ -222,7 +237,7 @@ std::vector<std::vector<SampledToken>> sample_rows(const at::Tensor& logits_SV,
     auto* indices = reinterpret_cast<int32_t*>(work + vocab_size);
     for (int64_t i = begin; i < end; ++i) {
       const float* row = logits + i * vocab_size;
-      made[i] = sample_row(RowDistribution(row, vocab_size, work, indices), row, draws[i]);
+      made[i] = sample_row({row, vocab_size, work, indices}, row, vocab_size, draws[i]);
     }
   });
   return made;
