@@ -1,6 +1,7 @@
 #include "worker/generate/sampler.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
@@ -14,6 +15,7 @@
 #include <set>
 
 #include "worker/errors.h"
+#include "worker/kernels/work.h"
 
 namespace tessera {
 namespace {
@@ -217,6 +219,25 @@ TEST(SamplingParamsCheck, NamesTheFieldAndItsRule) {
   EXPECT_NE(message({.max_new_tokens = 0}), "");
   EXPECT_NE(message({.stop_strings = {""}}), "");
   EXPECT_NE(message({.temperature = NAN}), "");
+}
+
+// Of a rehearsal: what rows of the vocabulary take.
+TEST(Sampler, CountsHowOftenItGoesThroughTheVocabulary) {
+  const auto bytes_of = [](const SamplingParams& sampling, int64_t vocab_size, int64_t num_rows) {
+    const std::vector<uint64_t> seeds{1};
+    const std::vector<RowDraws> draws(static_cast<size_t>(num_rows),
+                                      RowDraws{.sampling = &sampling, .seeds = seeds});
+    const at::Tensor logits = at::empty({num_rows, vocab_size}, at::TensorOptions(at::kMeta));
+    WorkCount work;
+    const WorkScope scope(work);
+    sample_rows(logits, draws);
+    return work.memory_bytes;
+  };
+  const int64_t plain = bytes_of({}, 100, 1);
+  EXPECT_GE(plain, 100 * 4 * 2);
+  EXPECT_EQ(bytes_of({}, 200, 3), 6 * plain);
+  EXPECT_EQ(bytes_of({.temperature = 0}, 100, 1), plain);
+  EXPECT_GT(bytes_of({.temperature = 2}, 100, 1), plain);
 }
 
 TEST(Sampler, SaysThatLogitsAreNotFinite) {
