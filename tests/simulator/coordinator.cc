@@ -14,7 +14,7 @@ constexpr char kDatabase[] = "db";
 // Pages between checkpoints of the log: SQLite's default, and fewer, so that power fails in many.
 constexpr int kCheckpointPages = 1000, kLeastCheckpointPages = 5, kFewCheckpointPages = 50;
 // Of one commit, at most; more are found in one that does a checkpoint.
-constexpr int64_t kMaxOperations = 60;
+constexpr int64_t kFewOperations = 12, kMaxOperations = 60;
 
 int checkpoint_pages(World& world) {
   if (world.chance(0.3)) return kCheckpointPages;
@@ -103,15 +103,16 @@ void Coordinator::check_store() {
     return;
   }
   const Jobs before = *std::exchange(jobs_before_, std::nullopt);
-  if (why.empty()) {
-    ++num_kept_commits_;
-    return;
-  }
   const std::string why_not_before = difference(before);
-  if (!why_not_before.empty()) {
+  if (!why.empty() && !why_not_before.empty()) {
     throw Violation(absl::StrCat("half of a commit: ", why, "; and ", why_not_before));
   }
-  jobs_ = before;
+  if (why.empty()) {
+    num_kept_commits_ += !why_not_before.empty();
+  } else {
+    jobs_ = before;
+    ++num_lost_commits_;
+  }
 }
 
 void Coordinator::tick(int64_t life) {
@@ -134,16 +135,29 @@ void Coordinator::round() {
   for (const auto& task : std::exchange(tasks_, {})) task(*control_);
   if (moment_ == Moment::kBeforeCommit) return die();
   if (moment_ == Moment::kInCommit) {
-    jobs_before_ = jobs_;
-    disk_.fail_power_after(world_.between(0, kMaxOperations));
+    if (commit_without_power()) return die();
+  } else {
+    control_->commit();
+    if (moment_ == Moment::kAfterCommit) return die();
   }
-  control_->commit();
-  if (moment_ != Moment::kNow) return die();
   for (ControlLoop::Task& effect : std::exchange(effects_, {})) effect();
 }
 
-void Coordinator::crash(Moment moment, Loss loss) {
+// False: there was nothing to write, and power goes on.
+bool Coordinator::commit_without_power() {
+  jobs_before_ = jobs_;
+  const int64_t before = disk_.num_operations();
+  disk_.fail_power_after(world_.between(0, world_.chance(0.5) ? kFewOperations : kMaxOperations));
+  control_->commit();
+  if (disk_.num_operations() > before) return true;
+  disk_.fail_power_after(-1);
+  jobs_before_.reset();
+  return false;
+}
+
+void Coordinator::crash(Moment moment, Loss loss, absl::Duration away) {
   if (!is_up()) return;
+  away_ = away;
   moment_ = moment;
   loss_ = moment == Moment::kInCommit ? Loss::kPower : loss;
   if (moment == Moment::kNow) die();
@@ -164,6 +178,7 @@ void Coordinator::die() {
   control_.reset();
   store_.reset();
   disk_.restart();
+  world_.after(away_, [this] { start(); });
   for (const auto& channel : std::exchange(channels_, {})) {
     if (const auto open = channel.lock()) open->lose_server();
   }

@@ -26,10 +26,11 @@ class Coordinator {
 
   void start();
   // At once, or in the course of the next round: before its commit, or after it and before anybody
-  // hears of it, or somewhere in what it writes, which only a loss of power can be.
+  // hears of it, or of the next that writes, somewhere in that, which only a loss of power can be.
   enum class Moment { kNow, kBeforeCommit, kAfterCommit, kInCommit };
   enum class Loss { kProcess, kPower };
-  void crash(Moment moment, Loss loss);
+  // It is started again so long after.
+  void crash(Moment moment, Loss loss, absl::Duration away);
   bool is_up() const { return control_ != nullptr; }
 
   // A stream from an agent; nullptr where nobody listens.
@@ -44,10 +45,11 @@ class Coordinator {
   // Devices that a project's jobs may hold, for the check.
   std::map<std::string, int> quotas;
   int64_t num_crashes() const { return num_crashes_; }
-  // Those of them in which the machine lost power, and commits that were half written then and are
-  // there.
+  // Those of them in which the machine lost power; commits of jobs that it struck and that are
+  // there, and those that are not.
   int64_t num_power_losses() const { return num_power_losses_; }
   int64_t num_kept_commits() const { return num_kept_commits_; }
+  int64_t num_lost_commits() const { return num_lost_commits_; }
   // Attempts that began with fewer ranks than the job asks for.
   int64_t num_shrunk() const { return num_shrunk_; }
 
@@ -57,6 +59,7 @@ class Coordinator {
   void fail_to_start();
   void tick(int64_t life);
   void round();
+  bool commit_without_power();
   void die();
   void committed(const std::vector<JobChange>& changes);
   using Jobs = std::map<std::string, v1::Job>;
@@ -74,9 +77,11 @@ class Coordinator {
   int64_t num_crashes_ = 0;
   int64_t num_power_losses_ = 0;
   int64_t num_kept_commits_ = 0;
+  int64_t num_lost_commits_ = 0;
   int64_t num_shrunk_ = 0;
   Moment moment_ = Moment::kNow;
   Loss loss_ = Loss::kProcess;
+  absl::Duration away_;
   bool round_asked_ = false;
   std::vector<std::function<void(Control&)>> tasks_;
   std::vector<ControlLoop::Task> effects_;

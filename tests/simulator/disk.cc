@@ -44,6 +44,7 @@ Disk::~Disk() {
 }
 
 bool Disk::fails_now() {
+  ++num_operations_;
   if (dead_ || operations_left_ < 0) return false;
   return operations_left_-- == 0;
 }

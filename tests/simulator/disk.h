@@ -37,8 +37,9 @@ class Disk {
   void kill();
   void fail_power();
   // Power fails at the operation that comes after so many others: writes, syncs, truncations,
-  // deletions.
+  // deletions. Negative: it does not.
   void fail_power_after(int64_t num_operations);
+  int64_t num_operations() const { return num_operations_; }
   // The files are what reached the disk. Requires: all are closed.
   void restart();
 
@@ -67,6 +68,7 @@ class Disk {
   // Deleted, and not for certain.
   Files deleted_;
   int64_t operations_left_ = -1;  // before power fails; negative: it does not
+  int64_t num_operations_ = 0;
   bool dead_ = false;
   std::map<std::string, std::string> image_;  // of the dead
 };

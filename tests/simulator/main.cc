@@ -22,16 +22,18 @@ void add(Report& sum, const Report& one) {
   sum.num_crashes += one.num_crashes;
   sum.num_power_losses += one.num_power_losses;
   sum.num_kept_commits += one.num_kept_commits;
+  sum.num_lost_commits += one.num_lost_commits;
   sum.num_shrunk += one.num_shrunk;
 }
 
 void print(const Report& report, double seconds) {
   std::printf(
       "%d jobs, %d attempts, %d preemptions, %d attempts with fewer ranks, %d crashes of the "
-      "coordinator, %d by a loss of power, %d commits kept that it struck, %lld events; %.1f h "
+      "coordinator, %d by a loss of power, which struck %d commits that are there and %d that are "
+      "not, %lld events; %.1f h "
       "simulated in %.1f s, %.0f times real time\n",
       report.num_jobs, report.num_attempts, report.num_preemptions, report.num_shrunk,
-      report.num_crashes, report.num_power_losses, report.num_kept_commits,
+      report.num_crashes, report.num_power_losses, report.num_kept_commits, report.num_lost_commits,
       static_cast<long long>(report.num_events), absl::ToDoubleHours(report.simulated), seconds,
       absl::ToDoubleSeconds(report.simulated) / seconds);
 }

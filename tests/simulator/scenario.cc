@@ -202,8 +202,8 @@ void Scenario::strike() {
     case 1: {
       const auto moment = static_cast<Coordinator::Moment>(world_.between(0, 3));
       const bool power = world_.chance(0.5);
-      coordinator_.crash(moment, power ? Coordinator::Loss::kPower : Coordinator::Loss::kProcess);
-      world_.after(away, [this] { coordinator_.start(); });
+      coordinator_.crash(moment, power ? Coordinator::Loss::kPower : Coordinator::Loss::kProcess,
+                         away);
       break;
     }
     case 2:
@@ -290,6 +290,7 @@ Report Scenario::run() {
                 .num_crashes = static_cast<int>(coordinator_.num_crashes()),
                 .num_power_losses = static_cast<int>(coordinator_.num_power_losses()),
                 .num_kept_commits = static_cast<int>(coordinator_.num_kept_commits()),
+                .num_lost_commits = static_cast<int>(coordinator_.num_lost_commits()),
                 .num_shrunk = static_cast<int>(coordinator_.num_shrunk())};
   for (const auto& [id, job] : coordinator_.jobs()) {
     report.num_attempts += job.attempt();

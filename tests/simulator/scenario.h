@@ -15,8 +15,9 @@ struct Report {
   int num_preemptions = 0;
   int num_crashes = 0;       // of the coordinator
   int num_power_losses = 0;  // among them
-  // Commits that power failed in and that are there nevertheless, whole.
+  // Commits of jobs that power failed in: those that are there nevertheless, whole, and the others.
   int num_kept_commits = 0;
+  int num_lost_commits = 0;
   // Attempts that ran with fewer ranks than the job asks for.
   int num_shrunk = 0;
 };
