@@ -15,6 +15,7 @@
 #include "client/cli/export.h"
 #include "client/cli/generate.h"
 #include "client/cli/inspect.h"
+#include "client/cli/observe.h"
 #include "client/cli/plan.h"
 #include "client/cli/profile.h"
 #include "client/cli/queue.h"
@@ -89,6 +90,7 @@ struct Flags {
   ProjectChange project;
   PlanCommand plan;
   TokenOptions token;
+  TraceCommand trace;
   Tools tools;
 };
 
@@ -307,6 +309,26 @@ void add_queue(CLI::App& app, Flags& flags) {
                       "Jobs that it may have in the queue; -1: no bound");
 }
 
+void add_observe(CLI::App& app, Flags& flags) {
+  TraceCommand& trace = flags.trace;
+  CLI::App* command = app.add_subcommand(
+      "trace", "Have a running job write Chrome traces of its next steps, and print their paths");
+  command->add_option("JOB", trace.id, "The job's id, or its name")->required();
+  command->add_option("--steps", trace.num_steps, "Steps to trace")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  command->add_option("--step", trace.first_step, "The first of them; default: the next")
+      ->check(CLI::Range(1, 1 << 30));
+  command->add_option("--ranks", trace.ranks, "As in 0,1; default: all")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 20));
+  command->add_flag("--no-wait", trace.no_wait, "Do not wait until they are there");
+  CLI::App* collectives = app.add_subcommand(
+      "collectives", "Show what each rank of a job exchanged last, and who waits for whom");
+  collectives->add_option("JOB", flags.id, "The job's id, or its name")->required();
+  collectives->add_option("--rank", flags.rank, "The last exchanges of this rank");
+}
+
 void add_commands(CLI::App& app, Flags& flags) {
   add_up(app, flags);
   add_token(app, flags);
@@ -336,6 +358,7 @@ void add_commands(CLI::App& app, Flags& flags) {
   add_job_command("cancel", "Ask a job to stop");
   add_job_command("suspend", "Stop a job at a checkpoint, and keep it until `resume`");
   add_job_command("resume", "Queue a suspended job again");
+  add_observe(app, flags);
   add_queue(app, flags);
   CLI::App* logs = add_job_command("logs", "Print a job's log lines");
   logs->add_flag("--follow,-f", flags.follow, "Wait for more until the job ends");
@@ -370,6 +393,8 @@ ExitCode dispatch(const std::string& command, const Session& session, Flags& fla
   if (command == "cancel") return change_job(session, flags.id, &Client::cancel);
   if (command == "suspend") return change_job(session, flags.id, &Client::suspend);
   if (command == "resume") return change_job(session, flags.id, &Client::resume);
+  if (command == "trace") return trace_job(session, flags.trace);
+  if (command == "collectives") return show_collectives(session, flags.id, flags.rank);
   if (command == "queue") return show_queue(session, static_cast<int>(flags.limit));
   if (command == "project") {
     return flags.project.name.empty() ? list_projects(session)

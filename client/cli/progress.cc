@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/format.h"
 #include "client/cli/memory_table.h"
+#include "proto/spec/hangs.h"
 
 namespace tessera::cli {
 namespace {
@@ -101,6 +102,11 @@ void Progress::add(const v1::Event& event) {
       return;
     case v1::Event::kState:
       change_ = event.state();
+      straggler_.reset();
+      return;
+    case v1::Event::kStraggler:
+      straggler_.reset();
+      if (!event.straggler().is_over()) straggler_ = event.straggler().rank();
       return;
     default:
       return;
@@ -130,6 +136,7 @@ std::string Progress::line() const {
   if (!memory_.empty()) {
     absl::StrAppend(&text, "  memory ", compact_memory(memory_.begin()->second));
   }
+  if (straggler_) absl::StrAppend(&text, "  slow: rank ", *straggler_);
   return text;
 }
 
@@ -167,6 +174,11 @@ std::string describe_event(const v1::Event& event) {
       return event.plan().reason();
     case v1::Event::kPeak:
       return describe_measured(event.peak());
+    case v1::Event::kTrace:
+      return absl::StrCat("trace of step ", event.trace().step(), " of rank ", event.trace().rank(),
+                          ": ", event.trace().path());
+    case v1::Event::kStraggler:
+      return spec::describe_straggler(event.straggler());
     default:
       return "";
   }

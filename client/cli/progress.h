@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,12 +36,13 @@ class Progress {
   v1::StepMetrics step_;
   v1::StateChange change_;
   std::map<int32_t, v1::MemorySnapshot> memory_;
+  std::optional<int32_t> straggler_;
   // Wall time of the recent steps.
   std::deque<double> recent_seconds_;
 };
 
 // One line on an event that is no step: a state, a checkpoint, an evaluation, a log line, what is
-// waited for. Empty for others.
+// waited for, a trace, a straggler. Empty for others.
 std::string describe_event(const v1::Event& event);
 
 }  // namespace tessera::cli

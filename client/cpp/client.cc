@@ -166,6 +166,17 @@ absl::StatusOr<v1::Job> Client::resume(const std::string& id, std::stop_token st
   return call_job(&Stub::ResumeJob, id, std::move(stop));
 }
 
+absl::StatusOr<v1::TraceJobResponse> Client::trace(const v1::TraceJobRequest& request,
+                                                   std::stop_token stop) {
+  return call(&Stub::TraceJob, request, std::move(stop));
+}
+
+absl::Status Client::record_collectives(const std::string& id, std::stop_token stop) {
+  v1::RecordCollectivesRequest request;
+  request.set_id(id);
+  return call(&Stub::RecordCollectives, request, std::move(stop)).status();
+}
+
 absl::StatusOr<v1::ListQueueResponse> Client::queue(int limit, std::stop_token stop) {
   v1::ListQueueRequest request;
   request.set_limit(limit);

@@ -63,6 +63,11 @@ class Client {
   absl::StatusOr<v1::Job> cancel(const std::string& id, std::stop_token stop = {});
   absl::StatusOr<v1::Job> suspend(const std::string& id, std::stop_token stop = {});
   absl::StatusOr<v1::Job> resume(const std::string& id, std::stop_token stop = {});
+  // Returns once the ranks were asked; TraceSaved events tell of the traces.
+  absl::StatusOr<v1::TraceJobResponse> trace(const v1::TraceJobRequest& request,
+                                             std::stop_token stop = {});
+  // Likewise; CollectiveRecord events are the answers.
+  absl::Status record_collectives(const std::string& id, std::stop_token stop = {});
   // At most `limit` jobs, in the order of the queue.
   absl::StatusOr<v1::ListQueueResponse> queue(int limit, std::stop_token stop = {});
   absl::StatusOr<v1::Project> set_project(const v1::Project& project, std::stop_token stop = {});

@@ -23,6 +23,7 @@ constexpr size_t kMaxPendingProbes = 256;
 constexpr absl::Duration kProfileTimeout = absl::Minutes(10);
 constexpr absl::Duration kGenerateTimeout = absl::Hours(1);
 constexpr size_t kMaxRequestIdLength = 128;
+constexpr int kMaxTracedSteps = 64;
 // Questions for a job's next plan that no agent answers, before the job fails.
 constexpr int kMaxUnansweredPlans = 10;
 
@@ -317,6 +318,26 @@ void Control::resume(const std::string& id, JobReply reply) {
   change(id, std::move(reply), act, has_ended(id));
 }
 
+void Control::trace(const v1::TraceJobRequest& request, JobReply reply) {
+  std::vector<spec::Violation> violations;
+  if (request.num_steps() < 0 || request.num_steps() > kMaxTracedSteps) {
+    violations.push_back({"num_steps", absl::StrCat("num_steps must be from 1 to ", kMaxTracedSteps,
+                                                    ", is ", request.num_steps())});
+  }
+  if (request.first_step() < 0) {
+    violations.push_back(
+        {"first_step", absl::StrCat("first_step must be at least 1, is ", request.first_step())});
+  }
+  if (!violations.empty()) return answer(std::move(reply), invalid_request(violations));
+  const auto act = [this, &request](JobRecord& record) { return gangs_.trace(record, request); };
+  change(request.id(), std::move(reply), act, has_ended(request.id()));
+}
+
+void Control::record_collectives(const std::string& id, JobReply reply) {
+  const auto act = [this](JobRecord& record) { return gangs_.record_collectives(record); };
+  change(id, std::move(reply), act, has_ended(id));
+}
+
 absl::StatusOr<v1::Project> Control::set_project(const v1::Project& project) {
   if (!outage_.ok()) return outage_;
   place_ = true;
@@ -387,6 +408,8 @@ void Control::receive(const std::shared_ptr<AgentLink>& link, const v1::SessionR
     case v1::SessionRequest::kRunEnded:
       gangs_.run_ended(node, message.run_ended());
       break;
+    case v1::SessionRequest::kRankHung:
+      return gangs_.rank_hung(node, message.rank_hung());
     case v1::SessionRequest::kProbed:
       probes_.probed(node, message.probed());
       break;

@@ -49,6 +49,9 @@ class Control {
   void cancel(const std::string& id, JobReply reply);
   void suspend(const std::string& id, JobReply reply);
   void resume(const std::string& id, JobReply reply);
+  // Of ranks of a running job: answered once they are asked. See Gangs.
+  void trace(const v1::TraceJobRequest& request, JobReply reply);
+  void record_collectives(const std::string& id, JobReply reply);
   v1::ListQueueResponse queue(size_t limit) const { return dispatch_.queue(limit); }
   // The answer may be given once committed.
   absl::StatusOr<v1::Project> set_project(const v1::Project& project);

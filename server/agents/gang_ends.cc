@@ -105,7 +105,7 @@ void Gangs::succeed(JobRecord& record) {
 }
 
 void Gangs::settle_failed(JobRecord& record) {
-  const v1::Failure cause = root_cause(record.gang().failures());
+  const v1::Failure cause = explained(record, root_cause(record.gang().failures()));
   release(record);
   if (settle_for_replan(record, cause)) return;
   v1::Job& job = *record.mutable_job();
@@ -213,6 +213,8 @@ void Gangs::release(JobRecord& record) {
       static_cast<int32_t>(absl::ToInt64Nanoseconds(run_time - absl::Seconds(told.seconds()))));
   record.clear_gang();
   record.mutable_job()->clear_placements();
+  inquiries_.erase(record.number());
+  stragglers_.erase(record.number());
   timings_.erase(record.number());
   active_.erase(record.number());
 }

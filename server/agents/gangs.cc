@@ -25,11 +25,6 @@ bool all_prepared(const Gang& gang) {
                      [](const GangNode& node) { return node.prepared(); });
 }
 
-std::string node_of(const JobRecord& record, int rank) {
-  return rank >= 0 && rank < record.job().placements_size() ? record.job().placements(rank).node()
-                                                            : "";
-}
-
 bool is_ending(v1::Job::State state) {
   return state == v1::Job::RESTARTING || state == v1::Job::STOPPING || state == v1::Job::CANCELLING;
 }
@@ -39,6 +34,11 @@ absl::Duration duration_of(const google::protobuf::Duration& duration) {
 }
 
 }  // namespace
+
+std::string node_of(const JobRecord& record, int rank) {
+  return rank >= 0 && rank < record.job().placements_size() ? record.job().placements(rank).node()
+                                                            : "";
+}
 
 v1::Failure make_failure(v1::Failure::Kind kind, const std::string& message, int rank) {
   v1::Failure failure;
@@ -251,9 +251,13 @@ void Gangs::events(const std::string& node, const v1::EventBatch& batch) {
 void Gangs::apply(JobRecord& record, int rank, const v1::TrainerEvent& event) {
   if (event.has_started()) return rank_started(record, rank, event.started());
   if (event.has_finished()) return rank_finished(record, rank, event.finished());
+  note_collectives(record, rank, event);
   std::optional<v1::Event> told = event_of_job(event, rank);
   if (!told) return;
-  if (event.has_step()) *record.mutable_job()->mutable_step() = event.step();
+  if (event.has_step()) {
+    *record.mutable_job()->mutable_step() = event.step();
+    watch_stragglers(record, event.step());
+  }
   if (event.has_checkpoint()) checkpoint_saved(record, event.checkpoint());
   if (event.has_waiting() && record.job().state() == v1::Job::RUNNING)
     record.mutable_job()->set_reason(event.waiting().reason());
@@ -316,6 +320,8 @@ void Gangs::rank_exited(const std::string& node, const v1::RankExited& message) 
     if (known.rank() == failure.rank()) return;
   }
   jobs_.log(*member.record, v1::LogLine::ERROR, failure.message(), message.rank());
+  // What it was killed for is known, and explains more.
+  if (message.was_killed() && !member.record->gang().failures().empty()) return;
   fail(*member.record, failure);
 }
 
@@ -404,6 +410,7 @@ void Gangs::cancel(JobRecord& record) {
 
 void Gangs::tick() {
   const absl::Duration now = clock_.uptime();
+  check_inquiries();
   std::erase_if(timings_, [&](const auto& entry) {
     return !active_.contains(entry.first) && entry.second.not_before < now;
   });

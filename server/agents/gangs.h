@@ -1,7 +1,7 @@
 // The life of an attempt: from placement over its two-phase start to the last of its processes.
 //
 // Belongs to the control loop's thread. All of an attempt that must survive a crash is in its
-// JobRecord; here are only deadlines, which start anew with the process.
+// JobRecord; here are only deadlines, which start anew with the process, and what explains a hang.
 //
 // An attempt is over when every node of its gang has ended: it said RunEnded, it refused to
 // prepare, it came back without the run, or it was silent for so long that it fenced itself. What
@@ -10,10 +10,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "proto/spec/hangs.h"
 #include "server/agents/nodes.h"
+#include "server/agents/stragglers.h"
 #include "server/jobs/job_table.h"
 
 namespace tessera::server {
@@ -48,6 +51,13 @@ class Gangs {
   void events(const std::string& node, const v1::EventBatch& batch);
   void rank_exited(const std::string& node, const v1::RankExited& message);
   void run_ended(const std::string& node, const v1::RunEnded& message);
+  // All ranks are asked what they wait for; the answers, or kMaxInquiry, end the attempt as HANG.
+  void rank_hung(const std::string& node, const v1::RankHung& message);
+
+  // Has ranks of a RUNNING job write traces. FAILED_PRECONDITION; INVALID_ARGUMENT: no such rank.
+  absl::Status trace(const JobRecord& record, const v1::TraceJobRequest& request);
+  // Asks all ranks for a record of their collectives. FAILED_PRECONDITION: they do not run.
+  absl::Status record_collectives(const JobRecord& record);
 
   // Cursors of the runs of a Hello that are still wanted.
   std::vector<v1::Cursor> cursors(const v1::Hello& hello);
@@ -57,7 +67,7 @@ class Gangs {
   // The node's ranks have ended themselves.
   void give_up(const std::string& node);
 
-  // Deadlines of starts, and kills that are repeated.
+  // Deadlines of starts and inquiries, and kills that are repeated.
   void tick();
 
   // On the clock's uptime: when a queued job may start.
@@ -91,6 +101,23 @@ class Gangs {
   };
   Member find(const std::string& node, const v1::RunId& run);
 
+  // What ranks told of their collectives and have not gone on since, for when they hang.
+  struct Inquiry {
+    spec::HangReport report;
+    std::optional<absl::Duration> deadline;  // set while they are asked, as the next ones
+    int rank = -1;                           // that hangs
+    absl::Duration idle;
+  };
+
+  // To these ranks; none: to all.
+  void relay(const JobRecord& record, const v1::TrainerCommand& command,
+             const std::vector<int>& ranks = {});
+  void note_collectives(JobRecord& record, int rank, const v1::TrainerEvent& event);
+  void conclude(JobRecord& record);
+  void check_inquiries();
+  // The failure, with what ranks waited for when it came where that explains it.
+  v1::Failure explained(JobRecord& record, v1::Failure cause);
+  void watch_stragglers(JobRecord& record, const v1::StepMetrics& step);
   void send_prepare(const JobRecord& record, const std::string& node);
   void send_start(const JobRecord& record, const std::string& node);
   void send_kill(JobRecord& record);
@@ -120,7 +147,12 @@ class Gangs {
   const GangOptions options_;
   std::map<int64_t, Timing> timings_;
   std::map<int64_t, JobRecord*> active_;
+  std::map<int64_t, Inquiry> inquiries_;
+  std::map<int64_t, StragglerRule> stragglers_;
 };
+
+// Where the rank runs; empty: it has no place.
+std::string node_of(const JobRecord& record, int rank);
 
 // Of the attempt that the record stores.
 v1::RunId run_of(const JobRecord& record);

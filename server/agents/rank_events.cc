@@ -34,6 +34,14 @@ std::optional<v1::Event> event_of_job(const v1::TrainerEvent& event, int rank) {
       *told.mutable_generation() = event.generation();
       told.mutable_generation()->set_rank(rank);
       break;
+    case v1::TrainerEvent::kCollectives:
+      *told.mutable_collectives() = event.collectives();
+      told.mutable_collectives()->set_rank(rank);
+      break;
+    case v1::TrainerEvent::kTrace:
+      *told.mutable_trace() = event.trace();
+      told.mutable_trace()->set_rank(rank);
+      break;
     case v1::TrainerEvent::kStarted:
     case v1::TrainerEvent::kProgress:
     case v1::TrainerEvent::kFinished:

@@ -195,6 +195,30 @@ grpc::ServerUnaryReactor* CoordinatorService::ResumeJob(grpc::CallbackServerCont
   return change_job("ResumeJob", context, *request, response, &Control::resume);
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::TraceJob(grpc::CallbackServerContext* context,
+                                                       const v1::TraceJobRequest* request,
+                                                       v1::TraceJobResponse* response) {
+  const Call call(context, "TraceJob", clock_, metrics_);
+  loop_.post([this, call, request = *request, response] {
+    control_.trace(request, [call, response](const absl::StatusOr<v1::Job>& job) {
+      if (job.ok()) response->set_step(job->step().step());
+      call.finish(job.status());
+    });
+  });
+  return call.reactor();
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::RecordCollectives(
+    grpc::CallbackServerContext* context, const v1::RecordCollectivesRequest* request,
+    v1::RecordCollectivesResponse*) {
+  const Call call(context, "RecordCollectives", clock_, metrics_);
+  loop_.post([this, call, id = request->id()] {
+    control_.record_collectives(
+        id, [call](const absl::StatusOr<v1::Job>& job) { call.finish(job.status()); });
+  });
+  return call.reactor();
+}
+
 grpc::ServerUnaryReactor* CoordinatorService::ListQueue(grpc::CallbackServerContext* context,
                                                         const v1::ListQueueRequest* request,
                                                         v1::ListQueueResponse* response) {

@@ -87,6 +87,18 @@ grpc::ServerUnaryReactor* GuardedCoordinator::ResumeJob(grpc::CallbackServerCont
   return unary(&Inner::ResumeJob, "ResumeJob", context, *request, response);
 }
 
+grpc::ServerUnaryReactor* GuardedCoordinator::TraceJob(grpc::CallbackServerContext* context,
+                                                       const v1::TraceJobRequest* request,
+                                                       v1::TraceJobResponse* response) {
+  return unary(&Inner::TraceJob, "TraceJob", context, *request, response);
+}
+
+grpc::ServerUnaryReactor* GuardedCoordinator::RecordCollectives(
+    grpc::CallbackServerContext* context, const v1::RecordCollectivesRequest* request,
+    v1::RecordCollectivesResponse* response) {
+  return unary(&Inner::RecordCollectives, "RecordCollectives", context, *request, response);
+}
+
 grpc::ServerUnaryReactor* GuardedCoordinator::ListQueue(grpc::CallbackServerContext* context,
                                                         const v1::ListQueueRequest* request,
                                                         v1::ListQueueResponse* response) {

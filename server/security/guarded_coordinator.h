@@ -37,6 +37,12 @@ class GuardedCoordinator final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context,
                                       const v1::ResumeJobRequest* request,
                                       v1::ResumeJobResponse* response) override;
+  grpc::ServerUnaryReactor* TraceJob(grpc::CallbackServerContext* context,
+                                     const v1::TraceJobRequest* request,
+                                     v1::TraceJobResponse* response) override;
+  grpc::ServerUnaryReactor* RecordCollectives(grpc::CallbackServerContext* context,
+                                              const v1::RecordCollectivesRequest* request,
+                                              v1::RecordCollectivesResponse* response) override;
   grpc::ServerUnaryReactor* ListQueue(grpc::CallbackServerContext* context,
                                       const v1::ListQueueRequest* request,
                                       v1::ListQueueResponse* response) override;

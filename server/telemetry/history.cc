@@ -1,6 +1,7 @@
 #include "server/telemetry/history.h"
 
 #include "server/jobs/job_table.h"
+#include "server/jobs/rank_times.h"
 
 namespace tessera::server {
 namespace {
@@ -44,6 +45,14 @@ void History::add(const v1::Event& event) {
       return keep(checkpoints_, event);
     case v1::Event::kGeneration:
       return keep(generations_, event);
+    case v1::Event::kTrace:
+      return keep(traces_, event);
+    case v1::Event::kCollectives:
+      if (event.collectives().rank() < static_cast<int>(kMaxRanks)) {
+        collectives_[event.collectives().rank()] = event;
+        collectives_attempt_ = event.attempt();
+      }
+      return;
     case v1::Event::kLog:
       return keep(log_, event);
     // Kinds that come to be later are rare ones, too.
@@ -70,6 +79,11 @@ void History::add_step(const v1::Event& event) {
                                  {"time/communication", time.communication_wait_seconds()},
                                  {"time/optimizer", time.optimizer_seconds()},
                                  {"time/total", time.total_seconds()}});
+  }
+  if (step.rank_times_size() > 0) {
+    const RankBusy busy = rank_busy(step);
+    values.insert(values.end(),
+                  {{"busy/max", busy.max}, {"busy/median", busy.median}, {"busy/min", busy.min}});
   }
   values.insert(values.end(), step.metrics().begin(), step.metrics().end());
   steps_.add(step.step(), seconds_of(event), values);
@@ -122,6 +136,10 @@ JobHistory History::render(size_t max_points, int rank) const {
   copy(checkpoints_, history.mutable_checkpoints());
   copy(generations_, history.mutable_generations());
   copy(log_, history.mutable_log());
+  copy(traces_, history.mutable_traces());
+  for (const auto& [index, event] : collectives_) {
+    if (event.attempt() == collectives_attempt_) *history.add_collectives() = event;
+  }
   return history;
 }
 

@@ -48,6 +48,9 @@ class History {
   std::deque<v1::Event> checkpoints_;
   std::deque<v1::Event> generations_;
   std::deque<v1::Event> log_;
+  std::deque<v1::Event> traces_;
+  std::map<int, v1::Event> collectives_;
+  int collectives_attempt_ = 0;  // of the last one
 };
 
 }  // namespace tessera::server

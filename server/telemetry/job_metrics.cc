@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "server/jobs/rank_times.h"
 #include "server/telemetry/service_metrics.h"
 
 namespace tessera::server {
@@ -63,6 +64,7 @@ class StepGauges {
     rate_.set(labels, last.learning_rate());
     speed_.set(labels, last.tokens_per_second());
     if (last.has_time()) add_time(labels, last.time());
+    if (last.rank_times_size() > 0) add_ranks(labels, rank_busy(last));
     // In the order of names, so that the same ones are shown each time.
     const std::map<std::string, double> metrics(last.metrics().begin(), last.metrics().end());
     size_t shown = 0;
@@ -73,8 +75,8 @@ class StepGauges {
   }
 
   void move_to(std::vector<prometheus::MetricFamily>& families) {
-    for (Gauge* gauge :
-         {&step_, &total_, &loss_, &norm_, &rate_, &speed_, &duration_, &parts_, &metric_}) {
+    for (Gauge* gauge : {&step_, &total_, &loss_, &norm_, &rate_, &speed_, &duration_, &parts_,
+                         &busy_, &slowest_, &metric_}) {
       gauge->move_to(families);
     }
   }
@@ -93,6 +95,15 @@ class StepGauges {
     }
   }
 
+  void add_ranks(const Labels& labels, const RankBusy& busy) {
+    for (const auto& [stat, seconds] :
+         {std::pair{"min", busy.min}, std::pair{"median", busy.median},
+          std::pair{"max", busy.max}}) {
+      busy_.set(with(labels, "stat", stat), seconds);
+    }
+    slowest_.set(labels, busy.slowest);
+  }
+
   Gauge step_{"tessera_job_step", "Optimizer steps taken"};
   Gauge total_{"tessera_job_total_steps", "Optimizer steps the job will take"};
   Gauge loss_{"tessera_job_loss", "Loss since the last step event"};
@@ -102,6 +113,10 @@ class StepGauges {
   Gauge duration_{"tessera_job_step_duration_seconds", "Wall time of the last step on rank 0"};
   Gauge parts_{"tessera_job_step_part_seconds",
                "Where that time went; communication_wait: for other ranks"};
+  Gauge busy_{
+      "tessera_job_rank_busy_seconds",
+      "Time of the last step that ranks did not wait for others: least, in the middle, most"};
+  Gauge slowest_{"tessera_job_slowest_rank", "The rank that was busy for longest in the last step"};
   Gauge metric_{"tessera_job_metric",
                 "Metric of the job's method since the last step event, by name"};
 };

@@ -115,6 +115,26 @@ TEST(ProgressTest, LineHasPaceAndMemory) {
             "memory 118.0 MiB (activations 48.0 MiB, optimizer 40.0 MiB, parameters 20.0 MiB)");
 }
 
+TEST(ProgressTest, ASlowRankIsNamedUntilItKeepsUp) {
+  v1::Event step, slow;
+  step.mutable_step()->set_step(3);
+  slow.mutable_straggler()->set_rank(2);
+  slow.mutable_straggler()->set_node("n1");
+  slow.mutable_straggler()->set_busy_seconds(1.5);
+  slow.mutable_straggler()->set_median_busy_seconds(1);
+  EXPECT_EQ(describe_event(slow),
+            "rank 2 on n1 is slow: busy for 1.5 s of a step, the rank in the middle for 1 s");
+  Progress progress;
+  progress.add(step);
+  EXPECT_THAT(progress.line(), ::testing::Not(::testing::HasSubstr("slow")));
+  progress.add(slow);
+  EXPECT_THAT(progress.line(), ::testing::EndsWith("  slow: rank 2"));
+  slow.mutable_straggler()->set_is_over(true);
+  progress.add(slow);
+  EXPECT_EQ(describe_event(slow), "rank 2 on n1 keeps up again");
+  EXPECT_THAT(progress.line(), ::testing::Not(::testing::HasSubstr("slow")));
+}
+
 TEST(ProgressTest, PaceIsThatOfTheRecentSteps) {
   Progress progress;
   progress.add(step_event(1, 1000));
@@ -228,6 +248,11 @@ TEST(DescribeEventTest, NamesWhatHappened) {
       ::testing::EndsWith("; in host memory: 40.0 MiB; the largest part: optimizer, 30.0 MiB"));
   peak.mutable_memory_peak()->set_rank(1);
   EXPECT_EQ(describe_event(peak), "") << "one rank's is enough";
+  v1::Event trace;
+  trace.mutable_trace()->set_step(20);
+  trace.mutable_trace()->set_rank(1);
+  trace.mutable_trace()->set_path("/out/traces/step-20-rank-1.json");
+  EXPECT_EQ(describe_event(trace), "trace of step 20 of rank 1: /out/traces/step-20-rank-1.json");
   v1::Event measured;
   measured.mutable_peak()->set_measured_bytes(110 * kMiB);
   measured.mutable_peak()->set_predicted_bytes(100 * kMiB);

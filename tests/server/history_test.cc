@@ -1,6 +1,7 @@
 #include "server/telemetry/histories.h"
 
 #include <filesystem>
+#include <map>
 
 #include <gtest/gtest.h>
 
@@ -153,6 +154,47 @@ TEST_F(HistoryTest, ASparklineHasFewPointsOfAShortJobAndOfALongOne) {
   EXPECT_LE(long_one.step_size(), kMaxSparklinePoints);
   EXPECT_GT(long_one.step(long_one.step_size() - 1), 4500);
   for (int i = 1; i < long_one.step_size(); ++i) EXPECT_GT(long_one.step(i), long_one.step(i - 1));
+}
+
+TEST_F(HistoryTest, HasWhatRanksToldOfTheirExchangesAndTraces) {
+  const auto told = [&](int rank, int attempt, const char* phase) {
+    v1::Event event;
+    event.mutable_collectives()->set_rank(rank);
+    event.mutable_collectives()->set_phase(phase);
+    append(event, attempt);
+  };
+  told(0, 1, "data");
+  told(1, 1, "data");
+  told(1, 2, "forward");
+  told(1, 2, "backward");
+  v1::Event event;
+  event.mutable_trace()->set_path("/out/traces/step-3-rank-1.json");
+  append(event, 2);
+  commit();
+  const JobHistory history = Histories(*reader_, clock_).get(record_.number(), 100, 0);
+  ASSERT_EQ(history.collectives_size(), 1) << "of the last attempt that told any";
+  EXPECT_EQ(history.collectives(0).collectives().phase(), "backward");
+  ASSERT_EQ(history.traces_size(), 1);
+  EXPECT_EQ(history.traces(0).trace().path(), "/out/traces/step-3-rank-1.json");
+  EXPECT_EQ(history.milestones_size(), 0);
+}
+
+TEST_F(HistoryTest, DrawsTheRanksOfAStep) {
+  v1::Event event;
+  event.mutable_step()->set_step(1);
+  for (const double busy : {1., 3.}) {
+    event.mutable_step()->add_rank_times()->set_busy_seconds(busy);
+  }
+  append(event);
+  commit();
+  const JobHistory history = Histories(*reader_, clock_).get(record_.number(), 100, 0);
+  std::map<std::string, float> means;
+  for (const ThinnedColumn& column : history.steps().columns()) {
+    means[column.name()] = column.mean(0);
+  }
+  EXPECT_EQ(means.at("busy/max"), 3);
+  EXPECT_EQ(means.at("busy/median"), 1);
+  EXPECT_EQ(means.at("busy/min"), 1);
 }
 
 }  // namespace

@@ -68,6 +68,28 @@ std::string page_of(const ServiceMetrics& metrics) {
   return render_metrics(overview, {});
 }
 
+// Not a series a rank: a job may have thousands.
+TEST(JobMetrics, RanksAreFourNumbers) {
+  TurnedClock clock;
+  Telemetry telemetry(clock);
+  v1::Event event = step_event(3, 1000);
+  for (const double busy : {2., 5., 3., 4.}) {
+    event.mutable_step()->add_rank_times()->set_busy_seconds(busy);
+  }
+  telemetry.record({change_of("a-1", Job::RUNNING, {event, event})});
+  const std::string page = page_of(telemetry);
+  const std::string labels = "job=\"a-1\",name=\"demo\"";
+  for (const auto& [stat, seconds] :
+       {std::pair("min", 2), std::pair("median", 3), std::pair("max", 5)}) {
+    EXPECT_THAT(page, HasSubstr(absl::StrCat("tessera_job_rank_busy_seconds{", labels, ",stat=\"",
+                                             stat, "\"} ", seconds)));
+  }
+  EXPECT_THAT(page, HasSubstr(absl::StrCat("tessera_job_slowest_rank{", labels, "} 1")));
+  const JobSeries series = telemetry.recent().front();
+  EXPECT_EQ(series.steps.front().rank_times_size(), 0) << "kept of the last step alone";
+  EXPECT_EQ(series.steps.back().rank_times_size(), 4);
+}
+
 TEST(JobMetrics, SeriesOfAJobGoAwayTenMinutesAfterItsEnd) {
   TurnedClock clock;
   Telemetry telemetry(clock);

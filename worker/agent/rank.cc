@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -51,7 +52,8 @@ Rank::Rank(EventLoop& loop, const OomWatch& oom, v1::RunId run, int rank, RankDi
       hang_timeout_(hang_timeout),
       on_exit_(std::move(on_exit)),
       streams_{Stream{StreamTail(directory_.events(), v1::RANK_STREAM_EVENTS, rank), {}},
-               Stream{StreamTail(directory_.output(), v1::RANK_STREAM_OUTPUT, rank), {}}} {}
+               Stream{StreamTail(directory_.output(), v1::RANK_STREAM_OUTPUT, rank), {}}},
+      progress_(directory_.events(), v1::RANK_STREAM_EVENTS, rank) {}
 
 Rank::~Rank() {
   if (process_) loop_.unwatch(process_->pidfd());
@@ -90,6 +92,8 @@ absl::Status Rank::spawn(const v1::TrainerInput& input, ProcessOptions& options)
 void Rank::own(std::unique_ptr<Process> process) {
   process_ = std::move(process);
   last_progress_ = EventLoop::Clock::now();
+  progress_.seek(progress_.size());
+  events_mark_ = progress_.mark();
   // Opened for both ways: a command waits in the FIFO until the trainer has opened its end.
   commands_ = UniqueFd(::open(directory_.commands().c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   loop_.watch(process_->pidfd(), [this] { exited(); });
@@ -121,19 +125,22 @@ void Rank::recover() {
   }
 }
 
-void Rank::request_stop(bool save_checkpoint) {
-  v1::TrainerCommand command;
-  command.mutable_stop()->set_save_checkpoint(save_checkpoint);
+void Rank::command(const v1::TrainerCommand& command) {
   std::ostringstream bytes;
   google::protobuf::util::SerializeDelimitedToOstream(command, &bytes);
   const std::string text = bytes.str();
   // Shorter than PIPE_BUF: written whole or not at all.
   if (::write(commands_.get(), text.data(), text.size()) < 0) {
-    spdlog::warn("cannot ask rank {} to stop: {}", rank_, strerror(errno));
+    spdlog::warn("cannot command rank {}: {}", rank_, strerror(errno));
   }
 }
 
 void Rank::kill(const v1::Failure& cause) {
+  was_killed_ |= process_ != nullptr && !kill_cause_;
+  kill_for(cause);
+}
+
+void Rank::kill_for(const v1::Failure& cause) {
   if (!process_) return;
   if (!kill_cause_) {
     kill_cause_ = cause;
@@ -151,6 +158,7 @@ void Rank::exited() {
   const bool killed_by_us =
       kill_cause_ && (exit->kind == Exit::Kind::kUnknown ||
                       (exit->kind == Exit::Kind::kSignal && exit->value == SIGKILL));
+  was_killed_ &= killed_by_us;
   end_with(killed_by_us ? *kill_cause_ : failure_of(*exit));
   on_exit_();
 }
@@ -193,18 +201,54 @@ v1::Failure Rank::failure_of(const Exit& exit) const {
 void Rank::poll() {
   if (!process_) return;
   stream(v1::RANK_STREAM_OUTPUT).tail.bound_file();
-  // The file's, not of what was read of it: reading stops while the coordinator is away.
-  const auto mark = stream(v1::RANK_STREAM_EVENTS).tail.mark();
   const EventLoop::Clock::time_point now = EventLoop::Clock::now();
-  if (mark != events_mark_) {
-    events_mark_ = mark;
+  if (has_progressed() && !hang_begin_) {
     last_progress_ = now;
-  } else if (now - last_progress_ > hang_timeout_) {
-    const double seconds = std::chrono::duration<double>(hang_timeout_).count();
-    kill(make_failure(v1::Failure::HANG, rank_,
-                      absl::StrCat("rank ", rank_, " reported no progress for ", seconds,
-                                   " s (resources.hang_timeout) and was killed")));
+  } else if (!hang_begin_ && now - last_progress_ > hang_timeout_) {
+    note_hang(now);
+  } else if (hang_begin_ && now - *hang_begin_ > std::min(hang_timeout_, kMaxDiagnosisTime)) {
+    kill_for(*kill_cause_);
   }
+}
+
+// The stream that goes to the coordinator does not tell: reading it stops while that is away. A
+// record of collectives is no progress: a rank that hangs writes one when it is asked.
+bool Rank::has_progressed() {
+  const auto before = std::exchange(events_mark_, progress_.mark());
+  if (events_mark_ == before) return false;
+  if (events_mark_.first == before.first) return true;  // its events find no room
+  bool has_progressed = false;
+  while (progress_.offset() < progress_.size()) {
+    const absl::StatusOr<v1::EventBatch> batch = progress_.read(/*ended=*/false);
+    if (!batch.ok()) {
+      progress_.seek(progress_.size());
+      return true;
+    }
+    if (batch->events().empty()) break;
+    has_progressed |= std::ranges::any_of(
+        batch->events(), [](const v1::TrainerEvent& event) { return !event.has_collectives(); });
+  }
+  return has_progressed;
+}
+
+void Rank::note_hang(EventLoop::Clock::time_point now) {
+  const double seconds = std::chrono::duration<double>(hang_timeout_).count();
+  hang_begin_ = now;
+  kill_cause_ = make_failure(v1::Failure::HANG, rank_,
+                             absl::StrCat("rank ", rank_, " reported no progress for ", seconds,
+                                          " s (resources.hang_timeout) and was killed"));
+  spdlog::warn("{} attempt {}: rank {} hangs", run_.job_id(), run_.attempt(), rank_);
+}
+
+void Rank::report_hang(const Send& send) {
+  hang_reported_ = true;
+  const auto idle = EventLoop::Clock::now() - last_progress_;
+  v1::SessionRequest request;
+  v1::RankHung& hung = *request.mutable_rank_hung();
+  *hung.mutable_run() = run_;
+  hung.set_rank(rank_);
+  hung.set_idle_ms(std::chrono::duration_cast<std::chrono::milliseconds>(idle).count());
+  send(std::move(request));
 }
 
 void Rank::rewind() {
@@ -212,7 +256,7 @@ void Rank::rewind() {
     stream.tail.seek(0);
     stream.unacked.clear();
   }
-  reported_ = false;
+  reported_ = hang_reported_ = false;
 }
 
 void Rank::resume(v1::RankStream which, int64_t offset) { stream(which).tail.seek(offset); }
@@ -232,6 +276,7 @@ void Rank::acknowledge(v1::RankStream which, int64_t offset) {
 void Rank::pump(const Send& send) {
   bool drained = true;
   for (Stream& stream : streams_) drained &= pump_stream(stream, send);
+  if (process_ && hang_begin_ && !hang_reported_) report_hang(send);
   if (drained && failure_ && !reported_) report(send);
 }
 
@@ -244,7 +289,7 @@ bool Rank::pump_stream(Stream& stream, const Send& send) {
       const v1::Failure failure = make_failure(
           v1::Failure::BUG, rank_, absl::StrCat("rank ", rank_, "'s ", batch.status().message()));
       if (process_) {
-        kill(failure);
+        kill_for(failure);
       } else {
         failure_ = failure;
       }
@@ -282,6 +327,7 @@ void Rank::report(const Send& send) {
     *exited.mutable_failure() = last_event_->failed();
     exited.mutable_failure()->set_rank(rank_);
   }
+  exited.set_was_killed(was_killed_ && !last_event_);
   reported_ = true;
   send(std::move(request));
 }

@@ -27,6 +27,10 @@ namespace tessera::agent {
 // Batches of a stream that the coordinator has not acknowledged yet.
 inline constexpr size_t kMaxUnackedBatches = 4;
 
+// A hung rank lives on for the coordinator to find out what it waits for (RankHung): as long as its
+// hang timeout, and at most this.
+inline constexpr std::chrono::milliseconds kMaxDiagnosisTime{10'000};
+
 // How messages leave for the coordinator.
 using Send = std::function<void(v1::SessionRequest)>;
 
@@ -47,12 +51,14 @@ class Rank {
   int rank() const { return rank_; }
   bool running() const { return process_ != nullptr; }
 
-  // Asks the trainer to end after its current step, and to save a checkpoint first or not.
-  void request_stop(bool save_checkpoint);
-  // Kills the process group; `cause` is the failure if the rank says nothing itself.
+  // Hands the trainer a command, which waits until it is read.
+  void command(const v1::TrainerCommand& command);
+  // Kills the process group, not for what the rank did; `cause` is the failure if it says nothing
+  // itself.
   void kill(const v1::Failure& cause);
 
-  // Looks at the files: kills a hung rank. Call it every kPollInterval or so.
+  // Looks at the files: notes that the rank hangs, and kills it later. Call it every kPollInterval
+  // or so.
   void poll();
 
   // The coordinator has (again) connected and has the stream's bytes up to `offset`. Streams that
@@ -83,6 +89,11 @@ class Rank {
   // Sends batches until the stream is empty (true) or has enough of them in flight.
   bool pump_stream(Stream& stream, const Send& send);
   void note_last_event(const v1::EventBatch& batch);
+  void kill_for(const v1::Failure& cause);
+  // Whether the rank has written an event since the last call that a rank at work writes.
+  bool has_progressed();
+  void note_hang(EventLoop::Clock::time_point now);
+  void report_hang(const Send& send);
   void report(const Send& send);
 
   EventLoop& loop_;
@@ -100,11 +111,15 @@ class Rank {
   std::optional<v1::TrainerEvent> last_event_;
   // Why the rank failed, unless last_event_ says otherwise. Set when the process has ended.
   std::optional<v1::Failure> failure_;
-  // Why this agent killed it.
+  // Why this agent killed it, or will: it hangs.
   std::optional<v1::Failure> kill_cause_;
+  bool was_killed_ = false;
   bool reported_ = false;
+  StreamTail progress_;  // of the events, at what was written last
   std::pair<int64_t, int64_t> events_mark_;
   EventLoop::Clock::time_point last_progress_;
+  std::optional<EventLoop::Clock::time_point> hang_begin_;
+  bool hang_reported_ = false;
 };
 
 }  // namespace tessera::agent

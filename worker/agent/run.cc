@@ -171,14 +171,24 @@ void Run::kill(milliseconds grace, const std::string& reason, bool save_checkpoi
   if (kill_timer_) context_.loop.cancel(*kill_timer_);
   kill_timer_.reset();
   if (grace <= milliseconds::zero()) return kill_now(reason);
+  v1::TrainerCommand command;
+  command.mutable_stop()->set_save_checkpoint(save_checkpoint);
   for (const std::unique_ptr<Rank>& rank : ranks_) {
-    if (rank->running()) rank->request_stop(save_checkpoint);
+    if (rank->running()) rank->command(command);
   }
   kill_time_ = time;
   kill_timer_ = context_.loop.call_after(grace, [this, reason] {
     kill_timer_.reset();
     kill_now(reason);
   });
+}
+
+void Run::relay(const v1::Relay& relay) {
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    const bool is_named = relay.ranks().empty() ||
+                          std::ranges::find(relay.ranks(), rank->rank()) != relay.ranks().end();
+    if (is_named && rank->running()) rank->command(relay.command());
+  }
 }
 
 void Run::kill_now(const std::string& reason) {

@@ -63,6 +63,8 @@ class Run {
   // again it may bring that nearer, and never puts it off.
   void kill(std::chrono::milliseconds grace, const std::string& reason,
             bool save_checkpoint = false);
+  // Hands a command to these ranks, or to all where there are none named.
+  void relay(const v1::Relay& relay);
   // Deletes nothing itself: the owner does so once running() is false.
   void release();
   bool released() const { return released_; }

@@ -107,6 +107,9 @@ void Supervisor::handle(const v1::SessionResponse& message) {
         remove_if_over(key(run->id()));
       }
       return;
+    case v1::SessionResponse::kRelay:
+      if (Run* run = find(message.relay().run())) run->relay(message.relay());
+      return;
     case v1::SessionResponse::kProbe:
       return probe(message.probe());
     case v1::SessionResponse::kCancelProbe:

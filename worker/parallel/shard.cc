@@ -13,6 +13,7 @@
 #include "worker/memory/host_memory.h"
 #include "worker/memory/ledger.h"
 #include "worker/parallel/shared_blocks.h"
+#include "worker/parallel/watched_work.h"
 
 namespace tessera {
 namespace {
@@ -186,10 +187,11 @@ bool ShardedUnit::start_shared_gather() {
   std::optional<c10::DataPtr> place = shared_blocks_->take(nbytes);
   if (!place) return false;
   fill_storage(flat_, std::move(*place), nbytes);
-  gathering_ = shared_blocks_->fill([this] {
+  std::unique_ptr<Work> filling = shared_blocks_->fill([this] {
     const NoGrad no_grad(false);
     copy_shard(part_of_rank(flat_));
   });
+  gathering_ = watched(group_, "shared_gather", nbytes / group_.size(), std::move(filling));
   return true;
 }
 

@@ -9,16 +9,19 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tessera/v1/trainer.pb.h"
 
 namespace tessera {
 
-// The FIFO of commands. Never blocks.
+// The FIFO of commands, read by a thread of its own: RecordCollectives is answered at once, the
+// others wait until they are taken. Thread safe.
 class CommandReader {
  public:
-  // Empty path: there are none. Throws std::system_error when the FIFO cannot be opened.
-  explicit CommandReader(const std::filesystem::path& path);
+  // Empty path: there are none. `record` answers RecordCollectives, in any thread, also after a
+  // take() has begun, and does not throw. Throws std::system_error when the FIFO cannot be opened.
+  explicit CommandReader(const std::filesystem::path& path, std::function<void()> record = [] {});
   ~CommandReader();
   CommandReader(const CommandReader&) = delete;
   CommandReader& operator=(const CommandReader&) = delete;
@@ -26,13 +29,23 @@ class CommandReader {
   struct Pending {
     bool stop = false;
     bool save_checkpoint = false;
+    std::vector<v1::TraceSteps> traces;
   };
-  // All commands that came since the last call, as one.
+  // All commands that came since the last call, as one. Never blocks.
   Pending take();
 
  private:
+  void listen();
+  // Reads what is there; how often it asks for a record.
+  int read_commands();
+
   int fd_ = -1;
-  std::string buffer_;
+  int wake_fd_ = -1;  // readable: the thread is to end
+  const std::function<void()> record_;
+  std::mutex mutex_;
+  std::string buffer_;  // guarded by mutex_, as is the next
+  Pending pending_;
+  std::thread thread_;
 };
 
 // The file the agent touches while the coordinator answers (TrainerInput.lease_path).

@@ -29,6 +29,7 @@
 #include "worker/errors.h"
 #include "worker/memory/device_memory.h"
 #include "worker/memory/report.h"
+#include "worker/parallel/flight_recorder.h"
 #include "worker/trainer/check.h"
 #include "worker/trainer/export_checkpoint.h"
 #include "worker/trainer/generate_text.h"
@@ -39,6 +40,9 @@
 
 namespace tessera {
 namespace {
+
+// Beyond resources.hang_timeout, until ranks give each other up: a hang is looked into before.
+constexpr std::chrono::seconds kDiagnosisTime{10};
 
 struct Flags {
   std::string input, events, commands;
@@ -108,6 +112,10 @@ int64_t device_limit(const v1::JobSpec& spec) {
   return spec::parse_device_memory(spec.resources().device_memory()).value();
 }
 
+std::chrono::seconds hang_timeout(const v1::TrainerInput& input) {
+  return std::chrono::seconds(input.spec().resources().hang_timeout().seconds());
+}
+
 std::unique_ptr<World> connect(const v1::TrainerInput& input) {
   const int size = input.spec().parallelism().num_processes();
   if (size == 1) return make_single_world();
@@ -117,7 +125,7 @@ std::unique_ptr<World> connect(const v1::TrainerInput& input) {
   options.listen_fd = input.rendezvous().listen_fd();
   options.rank = input.rank();
   options.size = size;
-  options.timeout = std::chrono::seconds(input.spec().resources().hang_timeout().seconds());
+  options.timeout = hang_timeout(input) + kDiagnosisTime;
   if (input.spec().resources().device() == "cuda")
     return make_nccl_world(options, input.device_index());
   return make_cpu_world(options);
@@ -142,6 +150,19 @@ std::filesystem::path cache_directory(const v1::JobSpec& spec) {
 void name_cache_directory(v1::JobSpec& spec) {
   if (spec.data().has_cache_dir()) return;
   spec.mutable_data()->set_cache_dir(cache_directory(spec).string());
+}
+
+// Tells what this rank exchanged with the others last.
+void tell_collectives(const FlightRecorder& recorder, int rank, EventWriter& events) {
+  try {
+    v1::TrainerEvent event;
+    *event.mutable_collectives() = recorder.record();
+    event.mutable_collectives()->set_rank(rank);
+    events.write(std::move(event));
+  } catch (const std::system_error& error) {
+    // What else the rank does, or fails of, is not for this to decide.
+    std::cerr << "cannot tell of collectives: " << error.what() << std::endl;
+  }
 }
 
 // On a disk that takes no word more, the agent has only the exit code.
@@ -171,6 +192,7 @@ void report_failure(EventWriter& events, int rank, v1::Failure failure,
 int train(const Flags& flags) {
   MemoryLedger& ledger = MemoryLedger::install();
   EventWriter events(flags.events);
+  FlightRecorder recorder;
   int rank = 0;
   try {
     v1::TrainerInput input = read_trainer_input(flags.input);
@@ -181,16 +203,18 @@ int train(const Flags& flags) {
     use_device(ledger, device, device_limit(input.spec()));
     const LeaseWatch lease_watch(Lease(input),
                                  [&](const std::string& why) { end_at_once(events, rank, why); });
-    CommandReader commands(flags.commands);
+    CommandReader commands(flags.commands, [&] { tell_collectives(recorder, rank, events); });
     const Mesh mesh(*connect(input), mesh_shape(input.spec().parallelism()));
-    Trainer trainer(input, mesh, device, events, ledger, commands);
+    Trainer trainer(input, mesh, device, events, ledger, commands, recorder);
     v1::TrainerEvent event;
     *event.mutable_finished() = trainer.run();
     events.write(std::move(event));
     events.flush();
     return 0;
   } catch (const std::exception&) {
-    report_failure(events, rank, current_failure(ledger));
+    v1::Failure failure = current_failure(ledger);
+    if (failure.kind() == v1::Failure::NETWORK) tell_collectives(recorder, rank, events);
+    report_failure(events, rank, std::move(failure));
     return 1;
   }
 }

@@ -74,6 +74,14 @@ void Reporter::waiting(const std::string& reason, int step) {
 
 void Reporter::info(const std::string& text) { events_.log(v1::LogLine::INFO, rank_, text); }
 
+void Reporter::traced(int step, const std::filesystem::path& path) {
+  v1::TrainerEvent event;
+  event.mutable_trace()->set_rank(rank_);
+  event.mutable_trace()->set_step(step);
+  event.mutable_trace()->set_path(path.string());
+  events_.write(std::move(event));
+}
+
 void Reporter::generation(const EngineTransition& transition, int step) {
   v1::TrainerEvent event;
   v1::GenerationTransition& told = *event.mutable_generation();

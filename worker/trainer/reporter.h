@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "worker/data/dataset.h"
 #include "worker/generate/engine.h"
 #include "worker/memory/ledger.h"
+#include "worker/parallel/flight_recorder.h"
 #include "worker/trainer/events.h"
 #include "worker/trainer/tensorboard.h"
 
@@ -23,8 +25,9 @@ namespace tessera {
 class Reporter {
  public:
   // All references outlive this.
-  Reporter(EventWriter& events, const MemoryLedger& ledger, at::Device device, int rank)
-      : events_(events), ledger_(ledger), device_(device), rank_(rank) {}
+  Reporter(EventWriter& events, const MemoryLedger& ledger, FlightRecorder& recorder,
+           at::Device device, int rank)
+      : events_(events), ledger_(ledger), recorder_(recorder), device_(device), rank_(rank) {}
 
   // From now on, rank 0 writes its metrics to TensorBoard too.
   void report_to(std::unique_ptr<TensorBoardWriter> tensorboard) {
@@ -34,8 +37,11 @@ class Reporter {
   void started(int resumed_step);
   // Warns of what config.json and the weights hold and the model has no use for.
   void ignored(const std::vector<std::string>& fields, const std::vector<std::string>& tensors);
-  // See EventWriter::progress.
-  void progress(const char* phase, int step) { events_.progress(phase, step); }
+  // See EventWriter::progress. The flight recorder has it, too.
+  void progress(const char* phase, int step) {
+    recorder_.enter(phase, step);
+    events_.progress(phase, step);
+  }
   // Of documents that are read: progress and log lines. To be called while this lives.
   Reports data();
   // Rank 0 only, like the next three.
@@ -46,7 +52,9 @@ class Reporter {
   // Training waits for something outside of it; empty: it goes on. Rank 0 only.
   void waiting(const std::string& reason, int step);
   void info(const std::string& text);
-  // Of this rank's engine.
+  // Of this rank, as what follows.
+  void traced(int step, const std::filesystem::path& path);
+  // Its engine's.
   void generation(const EngineTransition& transition, int step);
   // To be called after each step and at the end. At most one event a second, unless `now`; at the
   // second call, one of the peak by owner, block and phase as well.
@@ -57,6 +65,7 @@ class Reporter {
 
   EventWriter& events_;
   const MemoryLedger& ledger_;
+  FlightRecorder& recorder_;
   const at::Device device_;
   int rank_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;

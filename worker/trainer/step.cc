@@ -92,16 +92,35 @@ void TrainStep::begin_backward(const StepMicrobatches& microbatches, TrainableMo
   });
 }
 
-TrainStep::Reduced TrainStep::reduce(const MetricSumsList& sums, const Signals& signals) const {
+// Behind the sums come the signals, and of each rank two numbers to which the others add zeros: a
+// gather that costs no message of its own.
+TrainStep::Reduced TrainStep::reduce(const MetricSumsList& sums, const Signals& signals,
+                                     const v1::RankTime& time) const {
   const OwnerScope scope(Owner::kCommunication);
-  const at::Tensor mine =
-      at::tensor({signals.stop, signals.save_checkpoint, signals.saved, signals.save_failed},
-                 at::TensorOptions(host_device(parts_.device)).dtype(at::kDouble));
-  at::Tensor values = at::cat({sums.flat(), mine.to(parts_.device)});
+  const Collectives& world = parts_.mesh.world;
+  const size_t num_times = world.size() == 1 ? 0 : 2 * static_cast<size_t>(world.size());
+  std::vector<double> mine{signals.stop, signals.save_checkpoint, signals.saved,
+                           signals.save_failed};
+  const size_t num_signals = mine.size();
+  mine.resize(num_signals + num_times);
+  if (num_times > 0) {
+    const size_t place = num_signals + 2 * static_cast<size_t>(world.rank());
+    mine[place] = time.busy_seconds();
+    mine[place + 1] = time.wait_seconds();
+  }
+  const at::Tensor behind =
+      at::tensor(mine, at::TensorOptions(host_device(parts_.device)).dtype(at::kDouble));
+  at::Tensor values = at::cat({sums.flat(), behind.to(parts_.device)});
   parts_.mesh.world.all_reduce_sum(values);
   const std::vector<double> all = host_values(values);
-  const double* told = all.data() + all.size() - 4;
-  return {sums.read(all.data()), {told[0], told[1], told[2], told[3]}};
+  const double* told = all.data() + all.size() - mine.size();
+  Reduced reduced{sums.read(all.data()), {told[0], told[1], told[2], told[3]}, {}};
+  for (size_t i = num_signals; i < mine.size(); i += 2) {
+    v1::RankTime& of_rank = reduced.times.emplace_back();
+    of_rank.set_busy_seconds(told[i]);
+    of_rank.set_wait_seconds(told[i + 1]);
+  }
+  return reduced;
 }
 
 double TrainStep::norm() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/v1/job.pb.h"
+#include "tessera/v1/telemetry.pb.h"
 #include "worker/memory/attribution.h"
 #include "worker/objectives/objective.h"
 #include "worker/optim/adamw.h"
@@ -73,13 +74,15 @@ class TrainStep {
     double saved = 0;            // wrote its part of the save that goes on
     double save_failed = 0;
   };
-  // Sums over ranks.
+  // Sums over ranks, and what each rank's time went into.
   struct Reduced {
     std::vector<MicrobatchSums> sums;
     Signals signals;
+    std::vector<v1::RankTime> times;  // by rank; none where there is one
   };
-  // One small all-reduce.
-  Reduced reduce(const MetricSumsList& sums, const Signals& signals) const;
+  // One small all-reduce. `time`: of this rank, since the last one.
+  Reduced reduce(const MetricSumsList& sums, const Signals& signals,
+                 const v1::RankTime& time = {}) const;
 
   // Of the gradients, over all ranks.
   double norm() const;

@@ -1,6 +1,9 @@
 #include "worker/trainer/step_timer.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "worker/parallel/watched_work.h"
 
 namespace tessera {
 namespace {
@@ -35,7 +38,7 @@ class TimedWork : public Work {
   StepTimer& timer_;
 };
 
-class TimedCollectives : public Collectives {
+class TimedCollectives : public Collectives, public WorkWatcher {
  public:
   TimedCollectives(Collectives& inner, StepTimer& timer) : inner_(inner), timer_(timer) {}
   int rank() const override { return inner_.rank(); }
@@ -52,6 +55,10 @@ class TimedCollectives : public Collectives {
   std::unique_ptr<Work> shift(at::Tensor output, at::Tensor input, int distance,
                               int64_t most) override {
     return std::make_unique<TimedWork>(inner_.shift(output, input, distance, most), timer_);
+  }
+  std::unique_ptr<Work> watch(const char* kind, int64_t bytes,
+                              std::unique_ptr<Work> work) override {
+    return std::make_unique<TimedWork>(watched(inner_, kind, bytes, std::move(work)), timer_);
   }
   void all_reduce_sum(at::Tensor values) override {
     const WaitScope scope(timer_);
@@ -72,7 +79,8 @@ class TimedCollectives : public Collectives {
 void StepTimer::begin_step() {
   for (Clock::duration& spent : spent_) spent = {};
   wait_ = phase_wait_ = judging_ = {};
-  step_begin_ = phase_begin_ = Clock::now();
+  step_begin_ = phase_begin_ = period_begin_ = Clock::now();
+  in_step_ = true;
   open_phase(Phase::kData);
 }
 
@@ -98,6 +106,8 @@ void StepTimer::enter(Phase phase) {
 v1::StepTime StepTimer::end_step() {
   const Clock::time_point now = Clock::now();
   close_phase(now);
+  period_ += now - period_begin_;
+  in_step_ = false;
   v1::StepTime time;
   time.set_data_seconds(seconds(spent_[static_cast<int>(Phase::kData)]));
   const Clock::duration generating = spent_[static_cast<int>(Phase::kGenerate)];
@@ -108,6 +118,18 @@ v1::StepTime StepTimer::end_step() {
   time.set_optimizer_seconds(seconds(spent_[static_cast<int>(Phase::kOptimizer)]));
   time.set_communication_wait_seconds(seconds(wait_));
   time.set_total_seconds(seconds(now - step_begin_));
+  return time;
+}
+
+v1::RankTime StepTimer::take_rank_time() {
+  const Clock::time_point now = Clock::now();
+  if (in_step_) period_ += now - period_begin_;
+  period_begin_ = now;
+  const Clock::duration wait = std::exchange(period_wait_, {});
+  const Clock::duration all = std::exchange(period_, {});
+  v1::RankTime time;
+  time.set_busy_seconds(seconds(std::max(Clock::duration{}, all - wait)));
+  time.set_wait_seconds(seconds(wait));
   return time;
 }
 

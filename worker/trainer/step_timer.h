@@ -24,10 +24,13 @@ class StepTimer {
   void add_wait(Clock::duration wait) {
     wait_ += wait;
     phase_wait_ += wait;
+    if (in_step_) period_wait_ += wait;
   }
   // Time of Phase::kGenerate that went into judging.
   void add_judging(Clock::duration judging) { judging_ += judging; }
   v1::StepTime end_step();
+  // What went into steps since the last call: to be called once in each.
+  v1::RankTime take_rank_time();
 
  private:
   void open_phase(Phase phase);
@@ -38,6 +41,10 @@ class StepTimer {
   Clock::duration spent_[kNumPhases]{};
   Clock::duration wait_{}, phase_wait_{};
   Clock::duration judging_{};
+  // Since take_rank_time(), but for the step's part from period_begin_ on.
+  Clock::duration period_{}, period_wait_{};
+  Clock::time_point period_begin_{};
+  bool in_step_ = false;
   std::optional<TraceScope> trace_;  // of the phase, like the next
   std::optional<PhaseScope> memory_;
 };

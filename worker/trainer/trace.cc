@@ -55,7 +55,12 @@ StepTrace::~StepTrace() {
   }
 }
 
+void StepTrace::choose(int first, int count) {
+  for (int step = first; step < first + count; ++step) steps_.insert(step);
+}
+
 void StepTrace::begin_step(int step) {
+  steps_.erase(steps_.begin(), steps_.lower_bound(step));
   if (!steps_.contains(step)) return;
   fs::create_directories(directory_);
   std::set<ActivityType> activities{ActivityType::CPU};

@@ -26,6 +26,8 @@ class StepTrace {
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
+  // Traces `count` more, from `first` on.
+  void choose(int first, int count);
   // In the thread that trains. Starts when `step` is a chosen one.
   void begin_step(int step);
   // Writes the traces and returns the first's file; none where none runs. Throws
@@ -34,7 +36,7 @@ class StepTrace {
 
  private:
   const std::filesystem::path directory_;
-  const std::set<int> steps_;
+  std::set<int> steps_;
   const int rank_;
   const at::Device device_;
   MemoryLedger& ledger_;

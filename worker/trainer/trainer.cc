@@ -9,6 +9,7 @@
 #include "worker/generate/sampler.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/stored_weights.h"
+#include "worker/parallel/recorded_collectives.h"
 #include "worker/trainer/input.h"
 #include "worker/trainer/value_model.h"
 
@@ -24,19 +25,21 @@ std::string rate_text(const v1::JobSpec& spec) {
 }  // namespace
 
 Trainer::Trainer(const v1::TrainerInput& input, const Mesh& mesh, at::Device device,
-                 EventWriter& events, MemoryLedger& ledger, CommandReader& commands)
+                 EventWriter& events, MemoryLedger& ledger, CommandReader& commands,
+                 FlightRecorder& recorder)
     : input_(input),
       spec_(input.spec()),
       trace_(std::filesystem::path(spec_.training().output_dir()) / "traces",
              {spec_.training().profile_steps().begin(), spec_.training().profile_steps().end()},
              mesh.world.rank(), device, ledger),
-      mesh_(mesh.wrapped([this](Collectives& group) -> std::shared_ptr<Collectives> {
-        return make_timed_collectives(group, timer_);
+      recorder_(recorder),
+      mesh_(recorded(mesh, recorder).wrapped([this](Collectives& group) {
+        return std::shared_ptr(make_timed_collectives(group, timer_));
       })),
       device_(device),
       commands_(commands),
       lease_(input),
-      reporter_(events, ledger, device, mesh.world.rank()),
+      reporter_(events, ledger, recorder, device, mesh.world.rank()),
       checkpointing_(input, mesh_, reporter_),
       config_(read_model_config(spec_.model().path())),
       share_(spec_, config_, mesh_),
@@ -288,8 +291,26 @@ void Trainer::log() {
   if (state_.window().steps() == 0) return;
   last_step_.set_loss(state_.window().loss() / state_.window().steps());
   set_means(state_.window().metrics(), *last_step_.mutable_metrics());
+  last_step_.clear_rank_times();
+  for (const v1::RankTime& sum : rank_times_) {
+    v1::RankTime& mean = *last_step_.add_rank_times();
+    mean.set_busy_seconds(sum.busy_seconds() / num_times_);
+    mean.set_wait_seconds(sum.wait_seconds() / num_times_);
+  }
+  rank_times_.clear();
+  num_times_ = 0;
   reporter_.step(last_step_);
   state_.clear_window();
+}
+
+void Trainer::add_times(const std::vector<v1::RankTime>& times) {
+  rank_times_.resize(times.size());
+  for (size_t rank = 0; rank < times.size(); ++rank) {
+    v1::RankTime& sum = rank_times_[rank];
+    sum.set_busy_seconds(sum.busy_seconds() + times[rank].busy_seconds());
+    sum.set_wait_seconds(sum.wait_seconds() + times[rank].wait_seconds());
+  }
+  ++num_times_;
 }
 
 Trainer::StepData Trainer::next_step_data() {
@@ -351,6 +372,7 @@ Batch Trainer::microbatch(int64_t index) {
 Trainer::StepEnd Trainer::train_step() {
   trace_.begin_step(state_.step() + 1);
   timer_.begin_step();
+  recorder_.enter("data", state_.step() + 1);
   lease_.check();
   const StepData data = next_step_data();
   const MetricSumsList sums = step_->forward_backward(data.microbatches);
@@ -377,12 +399,14 @@ Trainer::StepEnd Trainer::train_step() {
 
 void Trainer::enter(Phase phase) {
   timer_.enter(phase);
-  if (phase != Phase::kData) reporter_.progress(phase_name(phase).data(), state_.step() + 1);
+  const char* name = phase_name(phase).data();
+  if (phase == Phase::kData) return recorder_.enter(name, state_.step() + 1);
+  reporter_.progress(name, state_.step() + 1);
 }
 
 void Trainer::note_step(const StepData& data, double grad_norm) {
   const v1::StepTime time = timer_.end_step();
-  if (const auto trace = trace_.end_step()) reporter_.info("trace: " + trace->string());
+  if (const auto trace = trace_.end_step()) reporter_.traced(state_.step(), *trace);
   last_step_.set_step(state_.step());
   last_step_.set_total_steps(static_cast<int32_t>(total_steps_));
   last_step_.set_grad_norm(grad_norm);
@@ -400,18 +424,28 @@ double Trainer::learning_rate() const {
 }
 
 // One small all-reduce a step: the metrics, whether any rank was told to stop or save, so that all
-// ranks do so after the same step, and how far the save that goes on is.
+// ranks do so after the same step, how far the save that goes on is, and each rank's time.
 Trainer::Reduced Trainer::reduce(const MetricSumsList& sums) {
   const CommandReader::Pending mine = commands_.take();
+  choose_traces(mine.traces);
   const CheckpointWriter::Progress written = checkpointing_.progress();
-  const TrainStep::Reduced all =
-      step_->reduce(sums, {.stop = mine.stop ? 1. : 0.,
-                           .save_checkpoint = mine.save_checkpoint ? 1. : 0.,
-                           .saved = written.done,
-                           .save_failed = written.failed});
+  const TrainStep::Reduced all = step_->reduce(sums,
+                                               {.stop = mine.stop ? 1. : 0.,
+                                                .save_checkpoint = mine.save_checkpoint ? 1. : 0.,
+                                                .saved = written.done,
+                                                .save_failed = written.failed},
+                                               timer_.take_rank_time());
+  add_times(all.times);
   checkpointing_.agree({.done = all.signals.saved, .failed = all.signals.save_failed});
   return {all.sums,
           {.stop = all.signals.stop > 0, .save_checkpoint = all.signals.save_checkpoint > 0}};
+}
+
+// The step that is under way is too late to be traced.
+void Trainer::choose_traces(const std::vector<v1::TraceSteps>& commands) {
+  const int next = state_.step() + 2;
+  for (const v1::TraceSteps& command : commands)
+    trace_.choose(std::max(next, command.first_step()), command.num_steps());
 }
 
 // Counts the step and moves the data cursor behind it. True: that was the end of an epoch.

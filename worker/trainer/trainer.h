@@ -15,6 +15,7 @@
 #include "worker/optim/adamw.h"
 #include "worker/optim/plateau.h"
 #include "worker/optim/schedule.h"
+#include "worker/parallel/flight_recorder.h"
 #include "worker/trainer/best_metric.h"
 #include "worker/trainer/cadence.h"
 #include "worker/trainer/checkpointing.h"
@@ -42,7 +43,7 @@ class Trainer {
   // Reads data and weights. `input` is validated; all references outlive the trainer. Throws
   // UserError.
   Trainer(const v1::TrainerInput& input, const Mesh& mesh, at::Device device, EventWriter& events,
-          MemoryLedger& ledger, CommandReader& commands);
+          MemoryLedger& ledger, CommandReader& commands, FlightRecorder& recorder);
 
   // Trains to the end, from the job's last checkpoint where this is not its first attempt. Returns
   // the Finished event. Throws UserError (a loss, or logits of completions, that are not finite),
@@ -91,6 +92,8 @@ class Trainer {
   std::optional<StepRows> rows_ahead(Cursor cursor, int64_t step, const Made& last) const;
   StepEnd train_step();
   void enter(Phase phase);
+  void choose_traces(const std::vector<v1::TraceSteps>& commands);
+  void add_times(const std::vector<v1::RankTime>& times);
   Reduced reduce(const MetricSumsList& sums);
   double learning_rate() const;
   void note_step(const StepData& data, double grad_norm);
@@ -108,7 +111,8 @@ class Trainer {
   const v1::JobSpec& spec_;
   StepTrace trace_;  // outlives the scopes in timer_
   StepTimer timer_;
-  Mesh mesh_;  // timed
+  FlightRecorder& recorder_;
+  Mesh mesh_;  // recorded and timed
   at::Device device_;
   CommandReader& commands_;
   Lease lease_;
@@ -145,6 +149,9 @@ class Trainer {
   // What a checkpoint holds: steps taken, the data cursor, sums that span steps.
   v1::CheckpointState state_;
   v1::StepMetrics last_step_;  // all but the means over the window
+  // Sums by rank since the last log, and of how many steps.
+  std::vector<v1::RankTime> rank_times_;
+  int num_times_ = 0;
 };
 
 }  // namespace tessera

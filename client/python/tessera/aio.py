@@ -22,6 +22,7 @@ from tessera.v1.coordinator_pb2 import (
     ListNodesRequest,
     Node,
     PlanJobResponse,
+    RecordCollectivesRequest,
     WatchJobRequest,
 )
 from tessera.v1.generate_pb2 import GenerateReply
@@ -89,6 +90,15 @@ class AsyncClient:
 
     async def cancel(self, job: str) -> Job:
         return (await self._call(requests.CANCEL, CancelJobRequest(id=job))).job
+
+    async def trace(
+        self, job: str, *, steps: int = 1, ranks: Iterable[int] = (), first_step: int = 0
+    ) -> int:
+        request = requests.trace_request(job, steps, ranks, first_step)
+        return (await self._call(requests.TRACE, request)).step
+
+    async def record_collectives(self, job: str) -> None:
+        await self._call(requests.RECORD_COLLECTIVES, RecordCollectivesRequest(id=job))
 
     async def nodes(self) -> Nodes:
         return [*(await self._call(requests.NODES, ListNodesRequest())).nodes]

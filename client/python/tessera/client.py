@@ -23,6 +23,7 @@ from tessera.v1.coordinator_pb2 import (
     ListNodesRequest,
     Node,
     PlanJobResponse,
+    RecordCollectivesRequest,
     WatchJobRequest,
 )
 from tessera.v1.generate_pb2 import GenerateReply
@@ -106,6 +107,23 @@ class Client:
     def cancel(self, job: str) -> Job:
         """Asks a job to stop. It is CANCELLING until its processes are gone."""
         return self._call(requests.CANCEL, CancelJobRequest(id=job)).job
+
+    def trace(
+        self, job: str, *, steps: int = 1, ranks: Iterable[int] = (), first_step: int = 0
+    ) -> int:
+        """Has ranks of a running job write Chrome traces of steps; the step it was asked at.
+
+        From `first_step` on, or each rank's next. `trace` events of watch() tell of the files.
+        """
+        request = requests.trace_request(job, steps, ranks, first_step)
+        return self._call(requests.TRACE, request).step
+
+    def record_collectives(self, job: str) -> None:
+        """Has ranks of a running job tell what they exchanged last.
+
+        `collectives` events of watch() are the answers; a rank that is stopped gives none.
+        """
+        self._call(requests.RECORD_COLLECTIVES, RecordCollectivesRequest(id=job))
 
     def nodes(self) -> Nodes:
         return [*self._call(requests.NODES, ListNodesRequest()).nodes]

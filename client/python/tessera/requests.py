@@ -44,6 +44,10 @@ LIST = _method("ListJobs", pb.ListJobsRequest, pb.ListJobsResponse)
 CANCEL = _method("CancelJob", pb.CancelJobRequest, pb.CancelJobResponse)
 NODES = _method("ListNodes", pb.ListNodesRequest, pb.ListNodesResponse)
 PLAN = _method("PlanJob", pb.PlanJobRequest, pb.PlanJobResponse, LONG_CALL_SECONDS)
+TRACE = _method("TraceJob", pb.TraceJobRequest, pb.TraceJobResponse)
+RECORD_COLLECTIVES = _method(
+    "RecordCollectives", pb.RecordCollectivesRequest, pb.RecordCollectivesResponse
+)
 WATCH = _method("WatchJob", pb.WatchJobRequest, pb.WatchJobResponse, None)
 GENERATE = _method("Generate", GenerateRequest, GenerateReply, None)
 
@@ -58,6 +62,12 @@ def list_request(states: Iterable["State | str"], limit: int) -> pb.ListJobsRequ
     """`states` as numbers or names, in upper or lower case."""
     numbers = [State.Value(s.upper()) if isinstance(s, str) else s for s in states]
     return pb.ListJobsRequest(page_size=min(limit, PAGE_SIZE), states=numbers)
+
+
+def trace_request(
+    job: str, steps: int, ranks: Iterable[int], first_step: int
+) -> pb.TraceJobRequest:
+    return pb.TraceJobRequest(id=job, num_steps=steps, ranks=ranks, first_step=first_step)
 
 
 def plan_request(

@@ -44,6 +44,8 @@ const std::map<std::string, Expected> kExpected{
     {"tessera.v1.Coordinator/CancelJob", {R"(id: "JOB")", kWriters}},
     {"tessera.v1.Coordinator/SuspendJob", {R"(id: "JOB")", kWriters}},
     {"tessera.v1.Coordinator/ResumeJob", {R"(id: "JOB")", kWriters}},
+    {"tessera.v1.Coordinator/TraceJob", {R"(id: "JOB")", kWriters}},
+    {"tessera.v1.Coordinator/RecordCollectives", {R"(id: "JOB")", kWriters}},
     {"tessera.v1.Coordinator/ListQueue", {"", kListers}},
     {"tessera.v1.Coordinator/SetProject", {R"(project { name: "a" weight: 1 })", kOperators}},
     {"tessera.v1.Coordinator/ListProjects", {"", kListers}},

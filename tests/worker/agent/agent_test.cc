@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tests/worker/agent/agent_fixture.h"
 #include "worker/agent/stream_tail.h"
 
@@ -105,6 +107,49 @@ TEST_F(AgentTest, KillsAHungRank) {
   EXPECT_EQ(failure.kind(), v1::Failure::HANG);
   EXPECT_THAT(failure.message(), HasSubstr("no progress for 0.2 s"));
   EXPECT_TRUE(await_dead(await_pid(run)));
+}
+
+// Asked again and again, a rank that hangs is found all the same.
+TEST_F(AgentTest, TellsOfAHungRankAndLeavesTimeToAskWhatItWaitsFor) {
+  start_agent();
+  v1::Prepare prepare = prepare_message("hang-1", 2);
+  prepare.mutable_spec()->mutable_resources()->mutable_hang_timeout()->set_seconds(1);
+  const v1::RunId run = start_run(prepare);
+  ASSERT_GT(await_pid(run, 1), 0);
+  const auto records = [&] {
+    const auto events = coordinator_->events(run, 1, v1::RANK_STREAM_EVENTS);
+    return std::ranges::count_if(events, &v1::TrainerEvent::has_collectives);
+  };
+  int asked = 0;
+  const auto ask = [&] {
+    v1::SessionResponse message;
+    *message.mutable_relay()->mutable_run() = run;
+    message.mutable_relay()->add_ranks(1);
+    message.mutable_relay()->mutable_command()->mutable_record_collectives();
+    coordinator_->send(message);
+    ++asked;
+    return coordinator_->await([&] { return records() == asked; });
+  };
+  const auto has_told = [&] {
+    return std::ranges::any_of(coordinator_->received(), [](const v1::SessionRequest& message) {
+      return message.rank_hung().rank() == 1;
+    });
+  };
+  while (!has_told()) ASSERT_TRUE(ask());
+  EXPECT_TRUE(ask()) << "it lives on for a while";
+  EXPECT_TRUE(coordinator_->events(run, 0, v1::RANK_STREAM_EVENTS).back().has_started())
+      << "only rank 1 was asked";
+  const v1::RankExited exited = await_exit(run, 1);
+  EXPECT_EQ(exited.failure().kind(), v1::Failure::HANG);
+  EXPECT_FALSE(exited.was_killed());
+}
+
+TEST_F(AgentTest, SaysWhichRanksItWasToldToKill) {
+  start_agent();
+  const v1::RunId run = start_run("hang");
+  ASSERT_GT(await_pid(run), 0);
+  send_kill(run, 0);
+  EXPECT_TRUE(await_exit(run).was_killed());
 }
 
 TEST_F(AgentTest, AsksARankToStop) {

@@ -8,6 +8,7 @@
 //   torn          three steps, half an event, then SIGKILLs itself
 //   garbage       three steps, then bytes that are no events; goes on living
 //   hang          Started, then nothing
+//   hang-NUMBER   Started, then an answer to each RecordCollectives and nothing else
 //   obedient      steps until the Stop command comes, then Finished
 //   stubborn      steps for ever, reads no command, ignores SIGTERM; has a child of its own
 //   print-MODE    writes to standard output (see print()), then Finished
@@ -20,12 +21,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -89,7 +92,9 @@ class Trainer {
         std::filesystem::path(input_.spec().training().output_dir()) / "gate";
     while (!std::filesystem::exists(gate)) std::this_thread::sleep_for(5ms);
   }
+  std::optional<v1::TrainerCommand> next_command(int timeout_ms);
   int obey();
+  int answer_records();
   int be_stubborn();
   int print(const std::string& mode);
   int rendezvous();
@@ -154,6 +159,7 @@ int Trainer::train() {
     steps(3);
     write_raw(std::string(64, '\xff'));
   }
+  if (name.starts_with("hang-")) return answer_records();
   if (name == "obedient") return obey();
   if (name == "stubborn") return be_stubborn();
   if (name.starts_with("print-")) return print(name.substr(6));
@@ -161,22 +167,35 @@ int Trainer::train() {
   while (true) ::pause();
 }
 
+// The command that comes within so long, if one does; each comes whole.
+std::optional<v1::TrainerCommand> Trainer::next_command(int timeout_ms) {
+  pollfd readable{commands_, POLLIN, 0};
+  if (::poll(&readable, 1, timeout_ms) != 1) return std::nullopt;
+  char buffer[512];
+  const ssize_t count = ::read(commands_, buffer, sizeof(buffer));
+  std::istringstream stream(std::string(buffer, static_cast<size_t>(std::max<ssize_t>(0, count))));
+  google::protobuf::io::IstreamInputStream input(&stream);
+  v1::TrainerCommand command;
+  if (!google::protobuf::util::ParseDelimitedFromZeroCopyStream(&command, &input, nullptr))
+    return std::nullopt;
+  return command;
+}
+
 int Trainer::obey() {
-  std::string bytes;
   while (true) {
     steps(1);
-    pollfd readable{commands_, POLLIN, 0};
-    if (::poll(&readable, 1, 10) != 1) continue;
-    char buffer[512];
-    const ssize_t count = ::read(commands_, buffer, sizeof(buffer));
-    if (count > 0) bytes.append(buffer, static_cast<size_t>(count));
-    std::istringstream stream(bytes);
-    google::protobuf::io::IstreamInputStream input(&stream);
-    v1::TrainerCommand command;
-    if (google::protobuf::util::ParseDelimitedFromZeroCopyStream(&command, &input, nullptr) &&
-        command.has_stop()) {
-      return finish(/*stopped=*/true);
-    }
+    const auto command = next_command(10);
+    if (command && command->has_stop()) return finish(/*stopped=*/true);
+  }
+}
+
+int Trainer::answer_records() {
+  while (true) {
+    const auto command = next_command(-1);
+    if (!command || !command->has_record_collectives()) continue;
+    v1::TrainerEvent event;
+    event.mutable_collectives()->set_phase("data");
+    emit(event);
   }
 }
 

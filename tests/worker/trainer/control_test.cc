@@ -54,6 +54,28 @@ TEST_F(Control, CommandsAreTakenOnceAlsoWhenTheyArriveInPieces) {
   EXPECT_FALSE(reader.take().stop);
 }
 
+// The thread that trains may be in a collective for ever.
+TEST_F(Control, ARecordIsMadeAlthoughNobodyTakesCommands) {
+  const auto path = directory_ / "commands";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  std::promise<void> asked;
+  CommandReader reader(path, [&] { asked.set_value(); });
+  const int fd = open(path.c_str(), O_WRONLY);
+  v1::TrainerCommand trace, record;
+  trace.mutable_trace_steps()->set_num_steps(3);
+  trace.mutable_trace_steps()->set_first_step(7);
+  record.mutable_record_collectives();
+  const std::string bytes = delimited(trace) + delimited(record);
+  ASSERT_EQ(write(fd, bytes.data(), bytes.size()), ssize_t(bytes.size()));
+  close(fd);
+  asked.get_future().wait();
+  const CommandReader::Pending pending = reader.take();
+  ASSERT_EQ(pending.traces.size(), 1u);
+  EXPECT_EQ(pending.traces[0].num_steps(), 3);
+  EXPECT_EQ(pending.traces[0].first_step(), 7);
+  EXPECT_TRUE(reader.take().traces.empty());
+}
+
 TEST_F(Control, ALeaseHoldsWhileItsFileIsFresh) {
   v1::TrainerInput input;
   Lease(input).check();  // none asked for

@@ -107,9 +107,22 @@ class Rank {
     all.learning_rate = spec_.training().learning_rate();
     const MetricSumsList sums = step_.forward_backward(all);
     const MethodMetrics metrics(*objective_, /*aux_coef=*/0);
-    out.losses.push_back(metrics.step_loss(step_.reduce(sums, {}).sums));
+    v1::RankTime time;
+    time.set_busy_seconds(1 + mesh_.world.rank());
+    time.set_wait_seconds(10 - mesh_.world.rank());
+    const TrainStep::Reduced reduced = step_.reduce(sums, {}, time);
+    out.losses.push_back(metrics.step_loss(reduced.sums));
+    expect_times_of_all(reduced.times);
     out.norms.push_back(step_.norm());
     step_.update(all, out.norms.back());
+  }
+
+  void expect_times_of_all(const std::vector<v1::RankTime>& times) const {
+    ASSERT_EQ(std::ssize(times), mesh_.world.size() == 1 ? 0 : mesh_.world.size());
+    for (int rank = 0; rank < std::ssize(times); ++rank) {
+      EXPECT_EQ(times[rank].busy_seconds(), 1 + rank);
+      EXPECT_EQ(times[rank].wait_seconds(), 10 - rank);
+    }
   }
 
   // Puts this rank's shards in their places; they must be those of the other copies.
