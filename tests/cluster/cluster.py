@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 DEADLINE_SECONDS = 120
@@ -151,6 +152,27 @@ class Cluster:
                 service.wait()
             service.stdout.close()
         self.expect_gone()
+
+
+@contextlib.contextmanager
+def slowed(pid):
+    """The process is stopped for most of the time that the block takes."""
+    over = threading.Event()
+
+    def stop_and_go():
+        while not over.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            over.wait(0.04)
+            os.kill(pid, signal.SIGCONT)
+            over.wait(0.01)
+
+    thread = threading.Thread(target=stop_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 
-from cluster import cluster, expect, run_job, wait_until
+from cluster import cluster, expect, run_job, slowed, wait_until
 from jobs import sft_job
 from playwright.sync_api import expect as shown
 from playwright.sync_api import sync_playwright
@@ -162,6 +162,30 @@ def check_parts(browser, base, job):
         see(page.get_by_text(f"max_steps: {LONG}"))
 
 
+def check_ranks(browser, service, base, job, shots):
+    """The times of the ranks, which one is slow, what they exchange, and traces of their steps."""
+    with visit(browser, base, "laptop") as visitor:
+        page = visitor.page
+        visitor.open(f"/jobs/{job}#ranks")
+        see(page.get_by_role("img", name=re.compile("^Busy in a step.*slowest: last")))
+        shown(page.locator(".badge", has_text="straggler")).to_have_count(0)
+        with slowed(service.rank_pid(1)):
+            see(page.locator(".title .badge", has_text="straggler: rank 1"))
+            see(page.get_by_text(re.compile("^Rank 1 on .* is a straggler: busy for")))
+        expect(service.call("collectives", job).returncode == 0, "the ranks do not answer")
+        table = page.get_by_role("region", name="Collectives")
+        see(table.get_by_role("row", name=re.compile("^1 .* waits ")))
+        table.get_by_text("The last exchanges of rank 0").click()
+        see(table.get_by_role("rowheader", name=re.compile("of dp_shard$")).first)
+        visitor.expect_fits("the table of exchanges")
+        if shots:
+            page.screenshot(path=shots / "hang.png", full_page=True)
+        done = service.call("trace", job, "--ranks", "1")
+        expect(done.returncode == 0, done.stderr)
+        page.get_by_role("tab", name="Events").click()
+        see(page.get_by_role("cell", name=done.stdout.strip()))
+
+
 def check_phone(browser, base, job, shots):
     with visit(browser, base, "phone", "dark") as visitor:
         page = visitor.page
@@ -257,6 +281,7 @@ def run(options, browser, service):
         long = submit(service, "long", job("long", 2, max_steps=LONG))
         check_live_job(browser, base, long, options.shots)
         check_parts(browser, base, long)
+        check_ranks(browser, service, base, long, options.shots)
         check_phone(browser, base, long, options.shots)
         check_restart(browser, service, base, long)
         expect(service.call("cancel", long).returncode == 0, "it cannot be cancelled")

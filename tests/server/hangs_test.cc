@@ -26,7 +26,8 @@ class HangTest : public testing::Test {
     second_.prepare();
     first_.next(v1::SessionResponse::kStart);
     second_.next(v1::SessionResponse::kStart);
-    for (const v1::Placement& placement : service_.get(job_).placements()) {
+    const Job placed = service_.get(job_);
+    for (const v1::Placement& placement : placed.placements()) {
       ranks_[placement.node()].push_back(placement.rank());
     }
     for (const int rank : ranks_.at("n1")) first_.started(run_, rank);

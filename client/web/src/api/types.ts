@@ -66,6 +66,11 @@ export interface StepTime {
   rewardSeconds?: number;
 }
 
+export interface RankTime {
+  busySeconds?: number;
+  waitSeconds?: number;
+}
+
 export interface StepMetrics {
   step?: number;
   totalSteps?: number;
@@ -76,7 +81,41 @@ export interface StepMetrics {
   tokensPerSecond?: Float;
   epoch?: Float;
   time?: StepTime;
+  rankTimes?: RankTime[];
   metrics?: Record<string, Float>;
+}
+
+export interface Straggler {
+  rank?: number;
+  step?: number;
+  busySeconds?: number;
+  medianBusySeconds?: number;
+  node?: string;
+  isOver?: boolean;
+}
+
+export interface Collective {
+  group?: string;
+  sequence?: Int64;
+  kind?: string;
+  bytes?: Int64;
+  seconds?: number;
+  done?: boolean;
+  isWaitedFor?: boolean;
+}
+
+export interface CollectiveRecord {
+  rank?: number;
+  step?: number;
+  phase?: string;
+  numIssued?: Int64;
+  collectives?: Collective[];
+}
+
+export interface TraceSaved {
+  rank?: number;
+  step?: number;
+  path?: string;
 }
 
 export interface EvalMetrics {
@@ -183,6 +222,9 @@ export interface JobEvent {
   peak?: PeakMeasured;
   waiting?: { reason?: string; step?: number };
   generation?: GenerationTransition;
+  collectives?: CollectiveRecord;
+  trace?: TraceSaved;
+  straggler?: Straggler;
 }
 
 export interface Placement {
@@ -278,6 +320,8 @@ export interface JobHistory {
   generations?: JobEvent[];
   memoryPeaks?: JobEvent[];
   log?: JobEvent[];
+  collectives?: JobEvent[];
+  traces?: JobEvent[];
 }
 
 export interface Sparkline {

@@ -47,7 +47,7 @@ const BY_KIND: Record<string, (failure: Failure, id: string) => Advice> = {
     meaning: "A rank reported nothing for longer than resources.hang_timeout",
     isRetried: true,
     steps: [
-      "See under Ranks which one is behind.",
+      "The sentence above names the rank that the others waited for; under Ranks is what each told of its exchanges.",
       "If a step may take that long, raise resources.hang_timeout.",
     ],
   }),

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import type { JobEvent } from "../api/types";
 import { adviceFor } from "./advice";
 import { isOver, JobView, progressOf, toneOf } from "./job";
-import { lags } from "./ranks";
+import { lags, rankBusy, waitedFor } from "./ranks";
 
 function viewOf(): JobView {
   return new JobView({ id: "a", state: "RUNNING", attempt: 1 }, { revision: "5" }, 0);
@@ -91,6 +91,55 @@ test("a rank that is silent and behind is a straggler; one that is a step behind
   expect(first!.isStraggler).toBe(false);
   expect(second!.isStraggler).toBe(false);
   expect(third).toEqual({ rank: 2, step: 80, steps: 20, silentSeconds: 20, isStraggler: true });
+});
+
+test("the middle of two ranks is the faster one, as the service has it", () => {
+  const busy = (...seconds: number[]) => rankBusy(seconds.map((busySeconds) => ({ busySeconds })));
+  expect(busy()).toBeNull();
+  expect(busy(2, 1)).toEqual({ min: 1, median: 1, max: 2 });
+  expect(busy(9, 1, 5, 7)).toEqual({ min: 1, median: 5, max: 9 });
+  const view = viewOf();
+  view.apply({ step: { step: 1, rankTimes: [{ busySeconds: 3 }, { waitSeconds: 3 }] } });
+  expect(view.steps.last("busy/max")).toBe(3);
+  expect(view.steps.last("busy/min")).toBe(0);
+});
+
+test("a straggler stays until it keeps up, or its attempt ends", () => {
+  const view = viewOf();
+  view.apply({ straggler: { rank: 1, node: "n", busySeconds: 2, medianBusySeconds: 1 } });
+  expect(view.straggler?.rank).toBe(1);
+  view.apply({ straggler: { rank: 1, isOver: true } });
+  expect(view.straggler).toBeNull();
+  view.apply({ straggler: { rank: 1 } });
+  view.apply({ state: { state: "RESTARTING" } });
+  expect(view.straggler).toBeNull();
+});
+
+test("a straggler of before the page was opened is known", () => {
+  const events = [{ state: { state: "RUNNING" } }, { straggler: { rank: 2, node: "n" } }];
+  const view = (milestones: JobEvent[]) => new JobView({ id: "a" }, { milestones }, 0);
+  expect(view(events).straggler?.rank).toBe(2);
+  expect(view([...events, { state: { state: "QUEUED" } }]).straggler).toBeNull();
+});
+
+test("records of an earlier attempt go, and traces stay", () => {
+  const view = viewOf();
+  view.apply({ attempt: 1, collectives: { rank: 1 } });
+  view.apply({ attempt: 2, collectives: { phase: "data" } });
+  view.apply({ attempt: 2, trace: { rank: 1, step: 3, path: "/out/traces/step-3-rank-1.json" } });
+  expect([...view.collectives.keys()]).toEqual([0]);
+  expect(view.traces).toHaveLength(1);
+});
+
+test("a rank waits in the last exchange that it waits for and that is not done", () => {
+  const gather = { kind: "all_gather", sequence: "4", group: "dp_shard" };
+  expect(waitedFor({})).toBeNull();
+  expect(waitedFor({ collectives: [{ ...gather, done: true }] })).toBeNull();
+  expect(waitedFor({ collectives: [gather] })).toBeNull();
+  expect(waitedFor({ collectives: [{ ...gather, isWaitedFor: true }, gather] })).toEqual({
+    ...gather,
+    isWaitedFor: true,
+  });
 });
 
 test.each(["USER", "MEMORY", "DEVICE", "NETWORK", "HANG", "TIME", "BUG"])(

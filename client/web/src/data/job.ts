@@ -6,9 +6,11 @@ import type {
   JobHistory,
   MemorySnapshot,
   StepMetrics,
+  Straggler,
   EvalMetrics,
 } from "../api/types";
 import { epoch } from "./format";
+import { rankBusy } from "./ranks";
 import { Thin } from "./thin";
 
 export const MAX_KEPT = 500;
@@ -45,6 +47,10 @@ function stepValues(step: StepMetrics): Values {
       ["time/optimizer", time.optimizerSeconds ?? 0],
       ["time/total", time.totalSeconds ?? 0],
     );
+  }
+  const busy = rankBusy(step.rankTimes ?? []);
+  if (busy !== null) {
+    values.push(["busy/max", busy.max], ["busy/median", busy.median], ["busy/min", busy.min]);
   }
   return [...values, ...Object.entries(step.metrics ?? {})];
 }
@@ -90,6 +96,11 @@ export class JobView {
   readonly generations: JobEvent[];
   readonly memoryPeaks = new Map<number, JobEvent>();
   readonly log: JobEvent[];
+  readonly traces: JobEvent[];
+  // What each rank exchanged with the others, as it told it last.
+  readonly collectives = new Map<number, JobEvent>();
+  // That keeps the others waiting now.
+  straggler: Straggler | null = null;
   // Events since the server's history.
   numLive = 0;
 
@@ -110,12 +121,18 @@ export class JobView {
     }
     this.memory = Thin.from(history.ranks?.find((known) => (known.rank ?? 0) === rank)?.memory);
     this.milestones = history.milestones ?? [];
+    for (const event of this.milestones) {
+      if (event.state !== undefined) this.straggler = null;
+      if (event.straggler !== undefined) this.noteStraggler(event.straggler);
+    }
     this.checkpoints = history.checkpoints ?? [];
     this.generations = history.generations ?? [];
     for (const event of history.memoryPeaks ?? []) {
       this.memoryPeaks.set(event.memoryPeak?.rank ?? 0, event);
     }
     this.log = history.log ?? [];
+    this.traces = history.traces ?? [];
+    for (const event of history.collectives ?? []) this.addCollectives(event);
   }
 
   // Requires: revisions grow.
@@ -139,12 +156,17 @@ export class JobView {
       keep(this.generations, event, MAX_KEPT);
     } else if (event.memoryPeak !== undefined) {
       this.memoryPeaks.set(event.memoryPeak.rank ?? 0, event);
+    } else if (event.collectives !== undefined) {
+      this.addCollectives(event);
+    } else if (event.trace !== undefined) {
+      keep(this.traces, event, MAX_KEPT);
     } else {
       keep(this.milestones, event, MAX_KEPT);
       if (event.state !== undefined) this.changeState(event);
       if (event.peak !== undefined) this.job.peak = event.peak;
       if (event.plan?.rehearsal !== undefined) this.job.rehearsal = event.plan.rehearsal;
       if (event.waiting?.reason !== undefined) this.job.reason = event.waiting.reason;
+      if (event.straggler !== undefined) this.noteStraggler(event.straggler);
     }
   }
 
@@ -157,7 +179,21 @@ export class JobView {
     if (rank === this.rank) this.memory.add(memory.step ?? 0, time, memoryValues(memory));
   }
 
+  private addCollectives(event: JobEvent): void {
+    const attempt = event.attempt ?? 0;
+    // Of an earlier attempt.
+    for (const [rank, known] of this.collectives)
+      if ((known.attempt ?? 0) < attempt) this.collectives.delete(rank);
+    this.collectives.set(event.collectives?.rank ?? 0, event);
+  }
+
+  private noteStraggler(straggler: Straggler): void {
+    this.straggler = straggler.isOver ? null : straggler;
+  }
+
   private changeState(event: JobEvent): void {
+    // Of ranks that are no more.
+    if (event.state?.state !== "RUNNING") this.straggler = null;
     const change = event.state!;
     if (change.state !== undefined) this.job.state = change.state;
     this.job.reason = change.reason ?? "";

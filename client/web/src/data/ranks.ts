@@ -1,5 +1,28 @@
-// Which ranks lag behind.
+// Which ranks lag behind, and which keep the others waiting.
+import type { Collective, CollectiveRecord, RankTime } from "../api/types";
 import type { RankView } from "./job";
+
+export interface RankBusy {
+  min: number;
+  // The lower one of two in the middle, as the service has it.
+  median: number;
+  max: number;
+}
+
+export function rankBusy(times: readonly RankTime[]): RankBusy | null {
+  const busy = times.map((time) => time.busySeconds ?? 0).sort((a, b) => a - b);
+  if (busy.length === 0) return null;
+  return { min: busy[0]!, median: busy[(busy.length - 1) >> 1]!, max: busy.at(-1)! };
+}
+
+// What the rank does nothing else than to wait for.
+export function waitedFor(record: CollectiveRecord): Collective | null {
+  return (record.collectives ?? []).findLast((c) => c.isWaitedFor && !c.done) ?? null;
+}
+
+export function exchangeName(exchange: Collective): string {
+  return `${exchange.kind} ${exchange.sequence} of ${exchange.group}`;
+}
 
 export interface RankLag {
   rank: number;

@@ -26,7 +26,7 @@ function formatOf(name: string): (value: number | null) => string {
 // Metrics of steps in the order of the page: the well-known ones, then the method's by name.
 export function namesOf(names: readonly string[]): string[] {
   const others = names.filter(
-    (name) => !FIRST.includes(name) && !HIDDEN.has(name) && !name.startsWith("time/"),
+    (name) => !FIRST.includes(name) && !HIDDEN.has(name) && !/^(time|busy)\//.test(name),
   );
   return [...FIRST.filter((name) => names.includes(name)), ...others.sort()];
 }

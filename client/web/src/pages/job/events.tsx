@@ -1,4 +1,4 @@
-// Checkpoints, evaluations, and the engine's sleeps.
+// Checkpoints, evaluations, traces, and the engine's sleeps.
 import { bytes, clockTime, dateTime, seconds, value as number } from "../../data/format";
 import type { JobView } from "../../data/job";
 import { Empty, Section } from "../../ui/parts";
@@ -109,6 +109,39 @@ function Generations({ view }: { view: JobView }) {
   );
 }
 
+function Traces({ view }: { view: JobView }) {
+  const saved = view.traces.slice(-MOST).reverse();
+  if (saved.length === 0) return null;
+  return (
+    <Section title="Traces">
+      <div class="scroll">
+        <table class="plain">
+          <thead>
+            <tr>
+              <th class="num">Step</th>
+              <th class="num">Rank</th>
+              <th>At</th>
+              <th>File, for Perfetto or chrome://tracing</th>
+            </tr>
+          </thead>
+          <tbody>
+            {saved.map((event) => (
+              <tr key={event.revision}>
+                <th scope="row" class="num">
+                  {event.trace?.step}
+                </th>
+                <td class="num">{event.trace?.rank ?? 0}</td>
+                <td title={dateTime(event.time)}>{clockTime(event.time)}</td>
+                <td class="path">{event.trace?.path}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Section>
+  );
+}
+
 export function Events({ view }: { view: JobView }) {
   return (
     <>
@@ -118,6 +151,7 @@ export function Events({ view }: { view: JobView }) {
       <Section title="Evaluations">
         <Evaluations view={view} />
       </Section>
+      <Traces view={view} />
       <Generations view={view} />
     </>
   );

@@ -105,6 +105,11 @@ function Head({
       <div class="title">
         <h1>{job.id}</h1>
         <Badge state={job.state} />
+        {view.straggler && (
+          <span class="badge wait" title={`rank ${view.straggler.rank ?? 0} on ${view.straggler.node}`}>
+            straggler: rank {view.straggler.rank ?? 0}
+          </span>
+        )}
         <Connection feed={feed} retry={retry} />
       </div>
       {job.reason && !job.failure && job.reason.toUpperCase() !== job.state && (
