@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "tessera/v1/agent.pb.h"
 #include "worker/agent/event_loop.h"
