@@ -39,6 +39,11 @@ tsan: setup  ## run the tests of the core under ThreadSanitizer
 	scripts/build.sh tsan
 	ctest --preset tsan --parallel 2
 
+.PHONY: fuzz
+fuzz: setup  ## fuzz every parser of what others write, two minutes each, with clang's sanitizers
+	scripts/setup-fuzz.sh
+	scripts/build.sh fuzz fuzz-all
+
 .PHONY: cuda
 cuda: setup  ## compile and link the CUDA and NCCL backends; see docs/gpu-checklist.md
 	scripts/setup-cuda.sh

@@ -49,7 +49,9 @@ Secret private_key(std::string_view rest) {
   constexpr std::string_view kTitle = "PRIVATE KEY-----";
   constexpr std::string_view kEnd = "-----END ";
   const size_t title = rest.substr(0, 64).find(kTitle);
-  if (title == rest.npos) return {};
+  // The kind of key before it is shown, and no other text.
+  const auto is_label = [](char c) { return (c >= 'A' && c <= 'Z') || c == ' '; };
+  if (title == rest.npos || span(rest, is_label) < title) return {};
   const size_t begin = title + kTitle.size();
   return {begin, std::min(rest.find(kEnd, begin), rest.size()) - begin};
 }

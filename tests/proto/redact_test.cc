@@ -35,6 +35,9 @@ TEST(Redact, TakesBearersKeysAndUserinfo) {
       redact("a\n-----BEGIN EC PRIVATE KEY-----\nMHcC\nAQ==\n-----END EC PRIVATE KEY-----\nb"),
       "a\n-----BEGIN EC PRIVATE KEY-----***-----END EC PRIVATE KEY-----\nb");
   EXPECT_EQ(redact("-----BEGIN PRIVATE KEY-----\nMHcC"), "-----BEGIN PRIVATE KEY-----***");
+  // What stands where the kind of key would is no part of a mark.
+  EXPECT_EQ(redact("-----BEGIN tsr_0123456789ab_0f PRIVATE KEY-----"),
+            "-----BEGIN tsr_0123456789ab_*** PRIVATE KEY-----");
   EXPECT_EQ(redact(kUrl + "me:pa@ss@host:1/x?y=z@w"), kUrl + "***@host:1/x?y=z@w");
   EXPECT_EQ(redact(kUrl + "key@host and " + kUrl + "u:p@h"),
             kUrl + "***@host and " + kUrl + "***@h");

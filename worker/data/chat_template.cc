@@ -1,10 +1,9 @@
 #include "worker/data/chat_template.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "worker/data/json.h"
+#include "worker/data/mapped_file.h"
 #include "worker/data/utf8.h"
 #include "worker/errors.h"
 
@@ -13,6 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 constexpr const char* kAdditionalTemplates = "additional_chat_templates";
 
 // Parameters of apply_chat_template itself, which a record's variables cannot set here.
@@ -32,9 +32,14 @@ constexpr std::string_view kReserved[] = {
 };
 
 std::string read_text(const std::filesystem::path& path, const std::string& field) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open()) throw UserError(field, path.string() + " cannot be read");
+  const MappedFile file(path, field);
+  if (file.contents().size() > kMaxTemplateBytes) {
+    throw UserError(field, path.string() + " has " + std::to_string(file.contents().size()) +
+                               " bytes, must have " + std::to_string(kMaxTemplateBytes) +
+                               " at most");
+  }
+  // A copy first: the file may change under us.
+  std::string text(file.contents());
   if (!is_valid_utf8(text)) throw UserError(field, path.string() + " is not UTF-8");
   return text;
 }

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +16,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
 // What protobuf itself can read.
 constexpr size_t kMaxFrameBytes = (size_t{1} << 31) - 1;
+constexpr size_t kPieceBytes = size_t{1} << 20;
 
 bool send_all(int socket, const char* data, size_t size) {
   while (size > 0) {
@@ -55,8 +57,14 @@ bool send_frame(int socket, const google::protobuf::Message& message) {
 bool receive_frame(int socket, google::protobuf::Message& message) {
   uint32_t length = 0;
   if (!receive_all(socket, reinterpret_cast<char*>(&length), sizeof(length))) return false;
-  std::string bytes(length, '\0');
-  if (!receive_all(socket, bytes.data(), bytes.size())) return false;
+  if (length > kMaxFrameBytes) throw std::runtime_error("what came is too long for a message");
+  // A length is only a claim: memory is taken as the bytes come.
+  std::string bytes;
+  while (bytes.size() < length) {
+    const size_t begin = bytes.size();
+    bytes.resize(std::min<size_t>(length, begin + kPieceBytes));
+    if (!receive_all(socket, bytes.data() + begin, bytes.size() - begin)) return false;
+  }
   if (!message.ParseFromString(bytes))
     throw std::runtime_error("what came is no " + message.GetTypeName());
   return true;
