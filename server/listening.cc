@@ -24,7 +24,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> start_http(
   std::ifstream(dir.http_port()) >> last;
   if (absl::EndsWith(options.address, ":0") && !last.empty()) {
     const std::string host = options.address.substr(0, options.address.size() - 2);
-    http = start({absl::StrCat(host, ":", last), options.names});
+    HttpOptions again = options;
+    again.address = absl::StrCat(host, ":", last);
+    http = start(std::move(again));
   }
   if (!http.ok()) http = start(options);
   if (!http.ok()) return http.status();

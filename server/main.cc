@@ -1,5 +1,6 @@
 // tesserad: flags and wiring only.
 #include <linux/close_range.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "proto/spec/redacting_log.h"
@@ -65,7 +67,7 @@ constexpr int kMaxReplayedEvents = 1000;
 struct Flags {
   std::string state_dir;
   std::vector<std::string> listen;
-  HttpOptions http{.address = "127.0.0.1:0", .names = {}};
+  HttpOptions http{.address = "127.0.0.1:0", .names = {}, .viewers = {}};
   ControlOptions control;
   TlsOptions tls;
   SecurityOptions security;
@@ -106,6 +108,14 @@ CLI::Option* add_duration(CLI::App& app, const std::string& name, absl::Duration
       ->type_name("DURATION");
 }
 
+uid_t user_id(const std::string& name) {
+  uid_t number = 0;
+  if (absl::SimpleAtoi(name, &number)) return number;
+  if (const passwd* user = ::getpwnam(name.c_str())) return user->pw_uid;
+  throw CLI::ValidationError("--http-user",
+                             "is \"" + name + "\", must be a user of this machine, or a number");
+}
+
 std::vector<v1::Node> nodes_now(ControlLoop& loop, const Control& control) {
   auto promise = std::make_shared<std::promise<std::vector<v1::Node>>>();
   auto future = promise->get_future();
@@ -131,9 +141,10 @@ absl::StatusOr<v1::DataProfile> profile_now(ControlLoop& loop, Control& control,
   return future.get();
 }
 
-ApiSources api_sources(ControlLoop& loop, Control& control, Reader& reader, Histories& histories,
-                       EventStreams& streams) {
-  return {.reader = reader,
+ApiSources api_sources(const Gate& gate, ControlLoop& loop, Control& control, Reader& reader,
+                       Histories& histories, EventStreams& streams) {
+  return {.gate = gate,
+          .reader = reader,
           .histories = histories,
           .streams = streams,
           .nodes = [&] { return nodes_now(loop, control); },
@@ -282,14 +293,13 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
   CoordinatorService coordinator(loop, control, reader, watches, gate, clock, metrics);
   GuardedCoordinator guarded(coordinator, gate, metrics);
   AgentService agents(loop, control, gate, clock, metrics);
-  AccessService access(
-      **security, [&agents](const std::string& id) { agents.end_sessions(id); }, clock, metrics);
+  AccessService access(**security, clock, metrics);
   const absl::Cleanup stop_loop = [&loop] { loop.stop(); };  // before what its tasks work on goes
   auto server = start_grpc(flags, state_dir, **security, {&guarded, &agents, &access});
   if (!server.ok()) return server.status();
   auto http = start_http(flags.http, state_dir, [&](HttpOptions options) {
     return HttpServer::start(
-        std::move(options), api_sources(loop, control, web_reader, histories, streams),
+        std::move(options), api_sources(gate, loop, control, web_reader, histories, streams),
         metrics_sources(loop, control, web_reader, telemetry, streams, metrics, service_metrics));
   });
   if (!http.ok()) return http.status();
@@ -456,6 +466,14 @@ int run(int argc, char** argv) {
          "A further name that browsers may use for the dashboard, as behind a proxy; may be "
          "repeated")
       ->type_name("NAME");
+  app.add_option_function<std::vector<std::string>>(
+         "--http-user",
+         [&flags](const std::vector<std::string>& names) {
+           for (const std::string& name : names) flags.http.viewers.push_back(user_id(name));
+         },
+         "A user of this machine, by name or number, whose programs may read the dashboard and "
+         "/metrics without a token, as Prometheus; may be repeated (always: who tesserad runs as)")
+      ->type_name("USER");
   add_duration(app, "--lease", flags.control.lease.lease, "Silence after which a node is lost");
   add_duration(app, "--fence", flags.control.lease.fence,
                "Silence after which the ranks of a lost node end themselves");

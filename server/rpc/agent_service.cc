@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/jobs/errors.h"
@@ -32,6 +31,7 @@ class Refusal final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::Ses
 
 class Session final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionResponse>,
                       public AgentLink,
+                      public OpenCall,
                       public std::enable_shared_from_this<Session> {
  public:
   Session(grpc::CallbackServerContext* context, Identity identity, ControlLoop& loop,
@@ -110,6 +110,8 @@ class Session final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::Ses
     }
   }
 
+  void interrupt(const absl::Status& status) override { end(status); }
+
   void OnCancel() override { end(absl::CancelledError("the agent is gone")); }
 
   void OnDone() override {
@@ -181,31 +183,11 @@ grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionResponse>* AgentService::
     metrics_.record("Session", status.error_code(), absl::ZeroDuration());
     return new Refusal(status);
   }
-  const std::string credential = identity->credential;
-  auto session = std::make_shared<server::Session>(context, *std::move(identity), loop_, control_,
-                                                   gate_, clock_, metrics_);
-  if (!credential.empty()) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(sessions_, [](const auto& entry) { return entry.second.expired(); });
-    sessions_.emplace(credential, session);
-  }
+  auto session = std::make_shared<server::Session>(context, *identity, loop_, control_, gate_,
+                                                   clock_, metrics_);
+  gate_.hold(*identity, session);
   session->start();
   return session.get();
-}
-
-void AgentService::end_sessions(const std::string& credential) {
-  std::vector<std::shared_ptr<AgentLink>> ended;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto [begin, end] = sessions_.equal_range(credential);
-    for (auto it = begin; it != end; ++it) {
-      if (auto session = it->second.lock()) ended.push_back(std::move(session));
-    }
-  }
-  for (const auto& session : ended) {
-    session->end(error(absl::StatusCode::kUnauthenticated, "CERTIFICATE_REVOKED",
-                       absl::StrCat("the certificate ", credential, " was revoked")));
-  }
 }
 
 }  // namespace tessera::server

@@ -1,22 +1,19 @@
 #include "server/rpc/coordinator_service.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/jobs/errors.h"
+#include "server/jobs/hide_jobs.h"
 #include "server/jobs/list_jobs.h"
 #include "server/rpc/generate.h"
 #include "server/rpc/status.h"
 
 namespace tessera::server {
 namespace {
-
-// In place of a job's id.
-constexpr char kOtherProject[] = "(of another project)";
 
 // One unary call: ends it once, and counts it.
 class Call {
@@ -91,23 +88,6 @@ absl::Status guarded(Read read) {
     return read();
   } catch (const DatabaseError& failure) {
     return to_status(failure);
-  }
-}
-
-// Hides the names of jobs that the caller may not see; that a device is held is seen.
-void hide_jobs(Reader& reader, const Identity& caller, v1::ListNodesResponse& response) {
-  if (!caller.is_limited()) return;
-  std::map<std::string, bool> seen;
-  for (v1::Node& node : *response.mutable_nodes()) {
-    for (v1::Device& device : *node.mutable_devices()) {
-      if (device.job().empty()) continue;
-      const auto [found, is_new] = seen.try_emplace(device.job(), false);
-      if (is_new) {
-        const auto job = reader([&](Queries& queries) { return queries.find(device.job()); });
-        found->second = job.ok() && caller.sees(job->job().spec().project());
-      }
-      if (!found->second) device.set_job(kOtherProject);
-    }
   }
 }
 
@@ -278,9 +258,18 @@ grpc::ServerUnaryReactor* CoordinatorService::ListProjects(grpc::CallbackServerC
   return call.reactor();
 }
 
+std::function<void(std::weak_ptr<OpenCall>)> CoordinatorService::hold_to_caller(
+    const grpc::CallbackServerContext& context) const {
+  return [this, caller = gate_.caller(context)](const std::weak_ptr<OpenCall>& opened) {
+    if (caller.ok()) return gate_.hold(*caller, opened);
+    // Since the gate let the call in.
+    if (const auto call = opened.lock()) call->interrupt(caller.status());
+  };
+}
+
 grpc::ServerWriteReactor<v1::WatchJobResponse>* CoordinatorService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
-  return watches_.watch(*request);
+  return watches_.watch(*request, hold_to_caller(*context));
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::ListNodes(grpc::CallbackServerContext* context,
@@ -296,7 +285,8 @@ grpc::ServerUnaryReactor* CoordinatorService::ListNodes(grpc::CallbackServerCont
     for (v1::Node& node : control_.nodes()) *response->add_nodes() = std::move(node);
     loop_.after_commit([this, call, response, caller] {
       call.finish(guarded([&] {
-        hide_jobs(reader_, caller, *response);
+        const auto sees = [&](const std::string& project) { return caller.sees(project); };
+        if (caller.is_limited()) hide_jobs(reader_, sees, *response);
         return absl::OkStatus();
       }));
     });
@@ -335,8 +325,9 @@ grpc::ServerUnaryReactor* CoordinatorService::ProfileData(grpc::CallbackServerCo
 }
 
 grpc::ServerWriteReactor<v1::GenerateReply>* CoordinatorService::Generate(
-    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
-  return start_generation({loop_, control_, reader_, clock_, metrics_}, *request);
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  return start_generation({loop_, control_, reader_, clock_, metrics_}, *request,
+                          hold_to_caller(*context));
 }
 
 }  // namespace tessera::server

@@ -4,6 +4,8 @@
 // see.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "server/agents/control.h"
@@ -74,6 +76,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
                                        const Request& request, Response* response,
                                        void (Control::*method)(const std::string&,
                                                                Control::JobReply));
+  // Has the call that is opened end with its caller's credential.
+  std::function<void(std::weak_ptr<OpenCall>)> hold_to_caller(
+      const grpc::CallbackServerContext& context) const;
 
   ControlLoop& loop_;
   Control& control_;

@@ -45,6 +45,7 @@ absl::StatusOr<v1::GenerateRequest> resolved(Reader& reader, v1::GenerateRequest
 
 // One call. The control loop's thread brings what gRPC's threads take.
 class Call final : public grpc::ServerWriteReactor<v1::GenerateReply>,
+                   public OpenCall,
                    public std::enable_shared_from_this<Call> {
  public:
   explicit Call(const GenerateContext& context)
@@ -71,8 +72,10 @@ class Call final : public grpc::ServerWriteReactor<v1::GenerateReply>,
     proceed();
   }
 
-  void OnCancel() override {
-    end(absl::CancelledError("the client is gone"));
+  void OnCancel() override { interrupt(absl::CancelledError("the client is gone")); }
+
+  void interrupt(const absl::Status& status) override {
+    end(status);
     cancel();
   }
 
@@ -141,10 +144,12 @@ class Call final : public grpc::ServerWriteReactor<v1::GenerateReply>,
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateReply>* start_generation(const GenerateContext& context,
-                                                              const v1::GenerateRequest& request) {
+grpc::ServerWriteReactor<v1::GenerateReply>* start_generation(
+    const GenerateContext& context, const v1::GenerateRequest& request,
+    const std::function<void(std::weak_ptr<OpenCall>)>& opened) {
   const auto call = std::make_shared<Call>(context);
   call->start(request);
+  opened(call);
   return call.get();
 }
 

@@ -32,7 +32,9 @@ class Refusal final : public WatchHub::Reactor {
 
 // One call. Between its steps it is in exactly one place: a write is under way, it is in the hub's
 // queue for its next page, or it is idle until the next commit.
-class Watcher final : public WatchHub::Reactor, public std::enable_shared_from_this<Watcher> {
+class Watcher final : public WatchHub::Reactor,
+                      public OpenCall,
+                      public std::enable_shared_from_this<Watcher> {
  public:
   Watcher(WatchHub& hub, int64_t job, const v1::WatchJobRequest& request)
       : hub_(hub),
@@ -83,7 +85,7 @@ class Watcher final : public WatchHub::Reactor, public std::enable_shared_from_t
   }
 
   // Ends the call at its next step, at once if it is idle.
-  void interrupt(const absl::Status& status) {
+  void interrupt(const absl::Status& status) override {
     std::unique_lock lock(mutex_);
     interruption_ = status;
     if (!std::exchange(idle_, false)) return;
@@ -161,7 +163,8 @@ class Watcher final : public WatchHub::Reactor, public std::enable_shared_from_t
 WatchHub::WatchHub(Reader& reader, const Clock& clock, RpcMetrics& metrics)
     : reader_(reader), clock_(clock), metrics_(metrics), thread_([this] { run(); }) {}
 
-WatchHub::Reactor* WatchHub::watch(const v1::WatchJobRequest& request) {
+WatchHub::Reactor* WatchHub::watch(const v1::WatchJobRequest& request,
+                                   const std::function<void(std::weak_ptr<OpenCall>)>& opened) {
   const auto refuse = [this](const absl::Status& status) {
     metrics_.record("WatchJob", static_cast<grpc::StatusCode>(status.code()), absl::ZeroDuration());
     return new Refusal(status);
@@ -186,6 +189,7 @@ WatchHub::Reactor* WatchHub::watch(const v1::WatchJobRequest& request) {
     ++num_watchers_;
   }
   watcher->start();
+  opened(watcher);
   return watcher.get();
 }
 

@@ -7,6 +7,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,7 @@
 #include "server/jobs/clock.h"
 #include "server/jobs/job_table.h"
 #include "server/jobs/store.h"
+#include "server/security/open_calls.h"
 #include "server/telemetry/rpc_metrics.h"
 #include "tessera/v1/coordinator.grpc.pb.h"
 
@@ -34,8 +36,9 @@ class WatchHub {
   WatchHub(Reader& reader, const Clock& clock, RpcMetrics& metrics);
   ~WatchHub() { stop(); }
 
-  // Answers a WatchJob call.
-  Reactor* watch(const v1::WatchJobRequest& request);
+  // Answers a WatchJob call. `opened` is told of it, unless it is refused.
+  Reactor* watch(const v1::WatchJobRequest& request,
+                 const std::function<void(std::weak_ptr<OpenCall>)>& opened);
 
   // These jobs have new events, committed.
   void notify(const std::vector<JobChange>& changes);

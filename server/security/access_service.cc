@@ -70,7 +70,7 @@ grpc::ServerUnaryReactor* AccessService::RevokeCredential(
   return answer(context, "RevokeCredential", [&](const Identity&) {
     auto revoked = security_.credentials().revoke(request->id());
     if (revoked.ok()) {
-      on_revoked_(revoked->id());
+      security_.open_calls().check();
       *response->mutable_credential() = *revoked;
     }
     return revoked;

@@ -13,10 +13,8 @@ namespace tessera::server {
 
 class AccessService final : public v1::Access::CallbackService {
  public:
-  // `on_revoked` is told the id of a credential that was revoked.
-  AccessService(Security& security, std::function<void(const std::string&)> on_revoked,
-                const Clock& clock, RpcMetrics& metrics)
-      : security_(security), on_revoked_(std::move(on_revoked)), clock_(clock), metrics_(metrics) {}
+  AccessService(Security& security, const Clock& clock, RpcMetrics& metrics)
+      : security_(security), clock_(clock), metrics_(metrics) {}
 
   grpc::ServerUnaryReactor* CreateToken(grpc::CallbackServerContext* context,
                                         const v1::CreateTokenRequest* request,
@@ -47,7 +45,6 @@ class AccessService final : public v1::Access::CallbackService {
   absl::StatusOr<std::string> read_request(const std::string& certificate_request) const;
 
   Security& security_;
-  const std::function<void(const std::string&)> on_revoked_;
   const Clock& clock_;
   RpcMetrics& metrics_;
 };

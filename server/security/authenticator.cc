@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/jobs/errors.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr char kAuthorization[] = "authorization";
 constexpr std::string_view kBearer = "Bearer ";
+constexpr std::string_view kBasic = "Basic ";
 
 absl::Status unauthenticated(std::string_view reason, std::string_view message) {
   return error(absl::StatusCode::kUnauthenticated, reason, message);
@@ -47,6 +49,16 @@ AgentName agent_name(const grpc::AuthContext& connection) {
     return name;
   }
   return {};
+}
+
+// As Bearer where it is Basic, which is how browsers ask their users.
+std::string as_bearer(std::string_view header) {
+  std::string pair;
+  if (!header.starts_with(kBasic)) return std::string(header);
+  header.remove_prefix(kBasic.size());
+  if (!absl::Base64Unescape({header.data(), header.size()}, &pair)) return "";
+  const size_t colon = pair.find(':');
+  return absl::StrCat(std::string(kBearer), colon == pair.npos ? "" : pair.substr(colon + 1));
 }
 
 Role role_of(v1::Credential::Role role) {
@@ -120,6 +132,15 @@ absl::StatusOr<Identity> Authenticator::identify(
   return by_certificate(connection);
 }
 
+absl::StatusOr<Identity> Authenticator::identify(const WebCaller& caller) const {
+  if (!caller.authorization.empty()) return by_token(as_bearer(caller.authorization));
+  if (caller.user) return *caller.user;
+  return unauthenticated(
+      "NO_CREDENTIALS",
+      "the request has no token (Authorization: Bearer, or Basic with the token "
+      "as password), and does not come from a program of the coordinator's user");
+}
+
 absl::StatusOr<Identity> Authenticator::by_token(std::string_view header) const {
   if (!header.starts_with(kBearer)) {
     return unauthenticated("TOKEN_INVALID", "the authorization header is not Bearer TOKEN");
@@ -144,7 +165,7 @@ absl::StatusOr<Identity> Authenticator::by_certificate(const grpc::AuthContext& 
   }
   return Identity{.role = Role::kAgent,
                   .name = absl::StrCat("agent ", name.node),
-                  .credential = name.credential,
+                  .credential = options_.has_foreign_authority ? "" : name.credential,
                   .projects = {},
                   .node = name.node};
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +23,16 @@ struct AuthenticatorOptions {
   bool has_foreign_authority = false;
 };
 
+// A request over HTTP.
+struct WebCaller {
+  // As in "http:127.0.0.1:4711".
+  std::string peer;
+  // That header: Bearer TOKEN, or Basic, where the password is the token. Empty: there is none.
+  std::string authorization;
+  // Who it is without one, where the kernel's word on the connection tells.
+  std::optional<Identity> user;
+};
+
 // Thread safe.
 class Authenticator {
  public:
@@ -30,6 +42,7 @@ class Authenticator {
   // A token decides where there is one, else the certificate, else the Unix socket.
   // UNAUTHENTICATED: there is nothing, or what there is does not hold.
   absl::StatusOr<Identity> identify(const grpc::CallbackServerContext& context) const;
+  absl::StatusOr<Identity> identify(const WebCaller& caller) const;
 
   // For the services that gRPC brings (health, reflection), which no gate of ours guards: on TLS
   // they answer to whom some credential identifies. Lives no longer than this object.

@@ -189,6 +189,12 @@ absl::StatusOr<v1::Credential> Credentials::verify_certificate(const std::string
   return found->second.credential;
 }
 
+absl::Status Credentials::check(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? unknown_token() : check_live(found->second);
+}
+
 Credentials::Entry Credentials::new_certificate(const v1::Credential& token,
                                                 const std::string& node,
                                                 std::string_view key_sha256,

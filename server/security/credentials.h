@@ -37,6 +37,8 @@ class Credentials {
   absl::StatusOr<v1::Credential> verify_token(std::string_view token) const;
   // UNAUTHENTICATED: there is no such certificate, or it was revoked or has ended.
   absl::StatusOr<v1::Credential> verify_certificate(const std::string& id) const;
+  // OK: the token or certificate of this id still holds. UNAUTHENTICATED.
+  absl::Status check(const std::string& id) const;
 
   // A certificate's credential for `node`, for the enrolment token. The same token, node and key
   // give the same one again. Errors as in access.proto.

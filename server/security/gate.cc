@@ -110,9 +110,18 @@ absl::Status Gate::check_subject(const Identity& identity, const Rule& rule,
 
 absl::StatusOr<Identity> Gate::admit(const grpc::CallbackServerContext& context,
                                      std::string_view method, Message* request) const {
-  absl::StatusOr<Identity> identity = authenticator_.identify(context);
+  return admit(context.peer(), authenticator_.identify(context), method, request);
+}
+
+absl::StatusOr<Identity> Gate::admit(const WebCaller& caller, std::string_view method,
+                                     Message* request) const {
+  return admit(caller.peer, authenticator_.identify(caller), method, request);
+}
+
+absl::StatusOr<Identity> Gate::admit(const std::string& peer, absl::StatusOr<Identity> identity,
+                                     std::string_view method, Message* request) const {
   if (!identity.ok() || identity->role != Role::kLocal) {
-    const std::string client = identity.ok() ? identity->name : host_of(context.peer());
+    const std::string client = identity.ok() ? identity->name : host_of(peer);
     if (absl::Status status = check_rate(client); !status.ok()) return status;
   }
   const Rule* rule = rule_of(method);
@@ -126,18 +135,16 @@ absl::StatusOr<Identity> Gate::admit(const grpc::CallbackServerContext& context,
   AuditFields fields = subject_fields(rule, request);
   if (status.ok() && request != nullptr) status = check_subject(*identity, *rule, *request);
   if (!status.ok() || rule->is_audited) {
-    status = audit(context, identity.ok() ? *identity : Identity{.name = "nobody"}, method, status,
+    status = audit(peer, identity.ok() ? *identity : Identity{.name = "nobody"}, method, status,
                    std::move(fields));
   }
   if (!status.ok()) return status;
   return identity;
 }
 
-absl::Status Gate::audit(const grpc::CallbackServerContext& context, const Identity& identity,
-                         std::string_view method, const absl::Status& status,
-                         AuditFields more) const {
-  AuditFields fields{
-      {"who", identity.name}, {"peer", context.peer()}, {"method", std::string(method)}};
+absl::Status Gate::audit(const std::string& peer, const Identity& identity, std::string_view method,
+                         const absl::Status& status, AuditFields more) const {
+  AuditFields fields{{"who", identity.name}, {"peer", peer}, {"method", std::string(method)}};
   if (identity.name != "nobody") fields.emplace_back("role", role_name(identity.role));
   fields.insert(fields.end(), std::make_move_iterator(more.begin()),
                 std::make_move_iterator(more.end()));

@@ -39,25 +39,30 @@ class Security {
     return tls_.listener(address, authenticator_->guard_of_builtin_services());
   }
 
-  // Renews what ends soon. Call it often.
-  void tick() { tls_.tick(); }
+  // Renews what ends soon, and ends open calls whose credentials did. Call it often.
+  void tick();
 
   const Gate& gate() const { return *gate_; }
   Credentials& credentials() { return *credentials_; }
+  OpenCalls& open_calls() { return *open_calls_; }
   // Absent: agents do not get certificates here.
   const std::optional<Authority>& enrolment_authority() const { return tls_.enrolment_authority(); }
   const SecurityOptions& options() const { return options_; }
 
  private:
-  Security(SecurityOptions options, Tls& tls) : options_(options), tls_(tls) {}
+  Security(SecurityOptions options, Tls& tls, const Clock& clock)
+      : options_(options), tls_(tls), clock_(clock) {}
 
   const SecurityOptions options_;
   Tls& tls_;
+  const Clock& clock_;
   std::unique_ptr<Credentials> credentials_;
+  std::unique_ptr<OpenCalls> open_calls_;
   std::unique_ptr<AuditLog> log_;
   std::unique_ptr<RateLimits> limits_;
   std::unique_ptr<Authenticator> authenticator_;
   std::unique_ptr<Gate> gate_;
+  absl::Duration next_check_of_calls_;
 };
 
 }  // namespace tessera::server

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "server/jobs/errors.h"
+#include "server/jobs/hide_jobs.h"
 #include "server/jobs/list_jobs.h"
 #include "server/telemetry/sparkline.h"
 #include "server/web/json.h"
@@ -20,6 +21,11 @@ namespace tessera::server {
 namespace {
 
 constexpr const char* kJson = "application/json";
+constexpr char kGetJob[] = "tessera.v1.Coordinator/GetJob";
+constexpr char kListJobs[] = "tessera.v1.Coordinator/ListJobs";
+constexpr char kListNodes[] = "tessera.v1.Coordinator/ListNodes";
+constexpr char kProfileData[] = "tessera.v1.Coordinator/ProfileData";
+constexpr char kWatchJob[] = "tessera.v1.Coordinator/WatchJob";
 constexpr int64_t kMaxRevision = std::numeric_limits<int64_t>::max() - 1;
 constexpr size_t kMaxSparklines = 100;
 constexpr int64_t kDefaultPoints = 800;
@@ -85,9 +91,7 @@ void Api::route(httplib::Server& server) {
     server.Get(pattern, [this, handler](const Request& request, Response& response) {
       response.set_header("Cache-Control", "no-store");
       const absl::Status status = (this->*handler)(request, response);
-      if (status.ok()) return;
-      response.status = http_code(status.code());
-      response.set_content(error_json(status), kJson);
+      if (!status.ok()) answer_error(response, status);
     });
   };
   get("/api/v1/jobs", &Api::jobs);
@@ -99,12 +103,21 @@ void Api::route(httplib::Server& server) {
   get("/api/v1/nodes", &Api::nodes);
 }
 
-absl::StatusOr<JobRecord> Api::find(const Request& request) {
-  const std::string id = request.matches[1];
-  return sources_.reader([&](Queries& queries) { return queries.find(id); });
+template <typename Message>
+absl::StatusOr<Api::Found> Api::find(const Request& request, std::string_view method) {
+  Message named;
+  named.set_id(request.matches[1]);
+  const absl::StatusOr<Identity> caller = gate_.admit(request, method, &named);
+  if (!caller.ok()) return caller.status();
+  absl::StatusOr<JobRecord> record =
+      sources_.reader([&](Queries& queries) { return queries.find(named.id()); });
+  if (!record.ok()) return record.status();
+  return Found{*caller, *std::move(record)};
 }
 
 absl::Status Api::jobs(const Request& request, Response& response) {
+  const absl::StatusOr<Identity> caller = gate_.admit(request, kListJobs);
+  if (!caller.ok()) return caller.status();
   v1::ListJobsRequest list;
   const auto size = number(request, "page_size", 50, 1, 1000);
   if (!size.ok()) return size.status();
@@ -114,8 +127,7 @@ absl::Status Api::jobs(const Request& request, Response& response) {
   const std::string view = request.get_param_value("view");
   if (view != "" && view != "summary") return bad_parameter("view", view, "summary");
   v1::ListJobsResponse page;
-  // Who may open the dashboard sees the jobs of all projects.
-  const auto sees = [](const std::string&) { return true; };
+  const auto sees = [&](const std::string& project) { return caller->sees(project); };
   if (absl::Status status = list_jobs(sources_.reader, sees, list, page); !status.ok()) {
     return status;
   }
@@ -127,11 +139,11 @@ absl::Status Api::jobs(const Request& request, Response& response) {
 }
 
 absl::Status Api::job(const Request& request, Response& response) {
-  const absl::StatusOr<JobRecord> record = find(request);
-  if (!record.ok()) return record.status();
-  v1::GetJobResponse found;
-  *found.mutable_job() = record->job();
-  answer(response, found);
+  const absl::StatusOr<Found> found = find<v1::GetJobRequest>(request, kGetJob);
+  if (!found.ok()) return found.status();
+  v1::GetJobResponse job;
+  *job.mutable_job() = found->record.job();
+  answer(response, job);
   return absl::OkStatus();
 }
 
@@ -140,9 +152,9 @@ absl::Status Api::history(const Request& request, Response& response) {
   if (!points.ok()) return points.status();
   const auto rank = number(request, "rank", 0, 0, std::numeric_limits<int32_t>::max());
   if (!rank.ok()) return rank.status();
-  const absl::StatusOr<JobRecord> record = find(request);
-  if (!record.ok()) return record.status();
-  answer(response, sources_.histories.get(record->number(), static_cast<size_t>(*points),
+  const absl::StatusOr<Found> found = find<v1::WatchJobRequest>(request, kWatchJob);
+  if (!found.ok()) return found.status();
+  answer(response, sources_.histories.get(found->record.number(), static_cast<size_t>(*points),
                                           static_cast<int>(*rank)));
   return absl::OkStatus();
 }
@@ -156,14 +168,15 @@ absl::Status Api::events(const Request& request, Response& response) {
       return bad_parameter("Last-Event-ID", last, "a revision");
     }
   }
-  const absl::StatusOr<JobRecord> record = find(request);
-  if (!record.ok()) return record.status();
-  const auto stream = sources_.streams.open(record->number(), *after);
+  const absl::StatusOr<Found> found = find<v1::WatchJobRequest>(request, kWatchJob);
+  if (!found.ok()) return found.status();
+  const auto stream = sources_.streams.open(found->record.number(), *after);
   if (stream == nullptr) {
     return error(absl::StatusCode::kResourceExhausted, "TOO_MANY_WATCHERS",
                  absl::StrCat("the dashboard serves ", EventStreams::kMaxStreams,
                               " watchers at a time; try again later"));
   }
+  gate_.hold(found->caller, stream);
   response.set_chunked_content_provider(
       "text/event-stream", [stream](size_t, httplib::DataSink& sink) {
         const auto progress = stream->advance([&sink](std::string_view text) {
@@ -178,23 +191,29 @@ absl::Status Api::events(const Request& request, Response& response) {
 absl::Status Api::lengths(const Request& request, Response& response) {
   const auto documents = number(request, "documents", kDefaultDocuments, 1, kMaxDocuments);
   if (!documents.ok()) return documents.status();
-  const absl::StatusOr<JobRecord> record = find(request);
-  if (!record.ok()) return record.status();
+  const absl::StatusOr<Found> found = find<v1::GetJobRequest>(request, kGetJob);
+  if (!found.ok()) return found.status();
+  v1::ProfileDataRequest profiled;
+  v1::InspectRequest& inspect = *profiled.mutable_inspect();
+  *inspect.mutable_spec() = found->record.job().spec();
+  inspect.set_max_documents(*documents);
+  inspect.mutable_profile();
+  if (const auto caller = gate_.admit(request, kProfileData, &profiled); !caller.ok()) {
+    return caller.status();
+  }
   if (profiling_.exchange(true)) {
     return error(absl::StatusCode::kResourceExhausted, "BUSY",
                  "the lengths of another job's documents are being read; try again later");
   }
   const absl::Cleanup done = [this] { profiling_ = false; };
-  v1::InspectRequest inspect;
-  *inspect.mutable_spec() = record->job().spec();
-  inspect.set_max_documents(*documents);
-  inspect.mutable_profile();
   const absl::StatusOr<v1::DataProfile> profile = sources_.profile(std::move(inspect));
   if (profile.ok()) answer(response, *profile);
   return profile.status();
 }
 
 absl::Status Api::sparklines(const Request& request, Response& response) {
+  const absl::StatusOr<Identity> caller = gate_.admit(request, kListJobs);
+  if (!caller.ok()) return caller.status();
   const std::string ids = request.get_param_value("ids");
   const std::vector<std::string> names = absl::StrSplit(ids, ',', absl::SkipEmpty());
   if (names.size() > kMaxSparklines) {
@@ -205,7 +224,7 @@ absl::Status Api::sparklines(const Request& request, Response& response) {
     // A turn each: others read between.
     sources_.reader([&](Queries& queries) {
       const absl::StatusOr<JobRecord> record = queries.find(id);
-      if (!record.ok()) return false;
+      if (!record.ok() || !caller->sees(record->job().spec().project())) return false;
       Sparkline line = sparkline(queries, *record);
       if (line.step_size() > 0) (*lines.mutable_jobs())[record->job().id()] = std::move(line);
       return true;
@@ -215,9 +234,13 @@ absl::Status Api::sparklines(const Request& request, Response& response) {
   return absl::OkStatus();
 }
 
-absl::Status Api::nodes(const Request&, Response& response) {
+absl::Status Api::nodes(const Request& request, Response& response) {
+  const absl::StatusOr<Identity> caller = gate_.admit(request, kListNodes);
+  if (!caller.ok()) return caller.status();
   v1::ListNodesResponse list;
   for (v1::Node& node : sources_.nodes()) *list.add_nodes() = std::move(node);
+  const auto sees = [&](const std::string& project) { return caller->sees(project); };
+  if (caller->is_limited()) hide_jobs(sources_.reader, sees, list);
   answer(response, list);
   return absl::OkStatus();
 }

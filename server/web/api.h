@@ -1,4 +1,5 @@
-// The dashboard's API, JSON over HTTP, read-only. docs/dashboard.md lists the paths.
+// The dashboard's API, JSON over HTTP, read-only. docs/dashboard.md lists the paths. Each stands
+// for a method of the Coordinator service, and who may not call that is refused here, too.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include "server/jobs/store.h"
 #include "server/telemetry/histories.h"
 #include "server/web/event_streams.h"
+#include "server/web/web_gate.h"
 #include "tessera/v1/inspect.pb.h"
 
 namespace httplib {
@@ -21,6 +23,7 @@ namespace tessera::server {
 
 struct ApiSources {
   // Outlive the server.
+  const Gate& gate;
   Reader& reader;
   Histories& histories;
   EventStreams& streams;
@@ -32,7 +35,8 @@ struct ApiSources {
 
 class Api {
  public:
-  explicit Api(ApiSources sources) : sources_(std::move(sources)) {}
+  // `gate` outlives this.
+  Api(ApiSources sources, const WebGate& gate) : sources_(std::move(sources)), gate_(gate) {}
 
   // Adds the handlers; they use this object.
   void route(httplib::Server& server);
@@ -49,10 +53,16 @@ class Api {
   absl::Status sparklines(const Request& request, Response& response);
   absl::Status nodes(const Request& request, Response& response);
 
-  // The job that the path names.
-  absl::StatusOr<JobRecord> find(const Request& request);
+  struct Found {
+    Identity caller;
+    JobRecord record;
+  };
+  // The job that the path names, for who may call the method with its id.
+  template <typename Message>
+  absl::StatusOr<Found> find(const Request& request, std::string_view method);
 
   ApiSources sources_;
+  const WebGate& gate_;
   // Lengths are being read for somebody.
   std::atomic<bool> profiling_ = false;
 };

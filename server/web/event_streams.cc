@@ -19,10 +19,16 @@ constexpr std::chrono::seconds kHeartbeat{5};
 }  // namespace
 
 EventStream::Progress EventStream::advance(const Write& write) {
+  absl::Status interruption;
   {
     std::lock_guard lock(streams_.mutex_);
     if (streams_.stopping_) return Progress::kEnded;
     dirty_ = false;
+    interruption = interruption_;
+  }
+  if (!interruption.ok()) {
+    write(absl::StrCat("event: refused\ndata: ", error_json(interruption), "\n\n"));
+    return Progress::kEnded;
   }
   // The state first: a job seen as ended has no events that the page could miss.
   bool over = false;
@@ -46,10 +52,16 @@ EventStream::Progress EventStream::advance(const Write& write) {
 EventStream::Progress EventStream::await_news(const Write& write) {
   {
     std::unique_lock lock(streams_.mutex_);
-    const auto is_due = [this] { return dirty_ || streams_.stopping_; };
+    const auto is_due = [this] { return dirty_ || streams_.stopping_ || !interruption_.ok(); };
     if (wake_.wait_for(lock, kHeartbeat, is_due)) return Progress::kOpen;
   }
   return write(": still here\n\n") ? Progress::kOpen : Progress::kGone;
+}
+
+void EventStream::interrupt(const absl::Status& status) {
+  std::lock_guard lock(streams_.mutex_);
+  interruption_ = status;
+  wake_.notify_one();
 }
 
 std::shared_ptr<EventStream> EventStreams::open(int64_t job, int64_t after) {

@@ -18,17 +18,18 @@
 #include "absl/time/time.h"
 #include "server/jobs/job_table.h"
 #include "server/jobs/store.h"
+#include "server/security/open_calls.h"
 
 namespace tessera::server {
 
 class EventStreams;
 
-// One watcher, used by one thread.
-class EventStream {
+// One watcher, used by one thread, and by others that interrupt it.
+class EventStream : public OpenCall {
  public:
   enum class Progress {
     kOpen,
-    // Everything was told, or the server stops.
+    // Everything was told, it was interrupted, or the server stops.
     kEnded,
     // `write` said no.
     kGone,
@@ -37,8 +38,11 @@ class EventStream {
   using Write = std::function<bool(std::string_view)>;
 
   // Writes the next events, or waits for some, at most until a heartbeat is due and written. The
-  // job's last event is followed by one of type "end". Throws DatabaseError.
+  // job's last event is followed by one of type "end"; an interruption is one of type "refused".
+  // Throws DatabaseError.
   Progress advance(const Write& write);
+
+  void interrupt(const absl::Status& status) override;
 
  private:
   friend class EventStreams;
@@ -51,7 +55,9 @@ class EventStream {
   const int64_t job_;
   int64_t next_revision_;
   std::condition_variable wake_;
-  bool dirty_ = false;  // guarded by streams_.mutex_
+  // Guarded by streams_.mutex_.
+  bool dirty_ = false;
+  absl::Status interruption_;
 };
 
 // Thread safe.

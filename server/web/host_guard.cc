@@ -15,18 +15,24 @@ std::string_view without_port(std::string_view host) {
   return host.substr(0, colon);
 }
 
+bool is_one_of(const std::vector<std::string>& names, std::string_view host) {
+  if (host.empty()) return false;
+  const std::string_view name = without_port(host);
+  return std::any_of(names.begin(), names.end(), [name](const std::string& known) {
+    return absl::EqualsIgnoreCase({name.data(), name.size()}, known);
+  });
+}
+
 }  // namespace
 
-HostGuard::HostGuard(std::vector<std::string> names) : names_(std::move(names)) {
-  names_.insert(names_.end(), {"localhost", "127.0.0.1", "[::1]"});
+HostGuard::HostGuard(std::vector<std::string> names) : names_(std::move(names)) {}
+
+bool HostGuard::is_loopback(std::string_view host) {
+  return is_one_of({"localhost", "127.0.0.1", "[::1]"}, host);
 }
 
 bool HostGuard::allows_host(std::string_view host) const {
-  if (host.empty()) return false;
-  const std::string_view name = without_port(host);
-  return std::any_of(names_.begin(), names_.end(), [name](const std::string& known) {
-    return absl::EqualsIgnoreCase({name.data(), name.size()}, known);
-  });
+  return is_loopback(host) || is_one_of(names_, host);
 }
 
 bool HostGuard::allows_origin(std::string_view origin, std::string_view host) {

@@ -17,6 +17,9 @@ class HostGuard {
   // Whether a Host header names this machine, with or without a port.
   bool allows_host(std::string_view host) const;
 
+  // Whether it names the loopback itself.
+  static bool is_loopback(std::string_view host);
+
   // Whether a page of `origin` (the Origin header; empty: none) may read what is asked of `host`:
   // only a page that came from there.
   static bool allows_origin(std::string_view origin, std::string_view host);

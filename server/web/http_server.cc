@@ -26,6 +26,8 @@ constexpr int kTimeoutSeconds = 5;
 constexpr int kKeepAliveSeconds = 1;
 // What the system keeps for a peer that does not read; it takes twice as much.
 constexpr int kSendBufferBytes = 128 << 10;
+// Who may call it may open the pages.
+constexpr char kListJobs[] = "tessera.v1.Coordinator/ListJobs";
 constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 
 // Everything a page needs comes from here, and none of it stands in the page itself.
@@ -37,11 +39,6 @@ const httplib::Headers kHeaders{
     {"Cross-Origin-Resource-Policy", "same-origin"},
     {"Referrer-Policy", "no-referrer"},
     {"X-Content-Type-Options", "nosniff"}};
-
-void answer_error(httplib::Response& response, const absl::Status& status) {
-  response.status = http_code(status.code());
-  response.set_content(error_json(status), "application/json");
-}
 
 void answer_asset(const Asset& asset, httplib::Response& response) {
   response.set_header("Cache-Control",
@@ -55,19 +52,23 @@ void answer_ok(const httplib::Request&, httplib::Response& response) {
 
 }  // namespace
 
-HttpServer::HttpServer(const HttpOptions& options, std::unique_ptr<Dashboard> dashboard)
-    : dashboard_(std::move(dashboard)),
-      guard_(options.names),
-      server_(std::make_unique<httplib::Server>()) {
+HttpServer::Dashboard::Dashboard(ApiSources sources, MetricsSources metrics, const HostGuard& guard,
+                                 std::vector<uid_t> viewers)
+    : streams(sources.streams),
+      gate(sources.gate, guard, std::move(viewers)),
+      api(std::move(sources), gate),
+      metrics(std::move(metrics)) {}
+
+HttpServer::HttpServer(std::vector<std::string> names)
+    : guard_(std::move(names)), server_(std::make_unique<httplib::Server>()) {
   configure();
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, ApiSources api,
                                                               MetricsSources metrics) {
-  EventStreams& streams = api.streams;
-  std::unique_ptr<Dashboard> dashboard(
-      new Dashboard{streams, Api(std::move(api)), std::move(metrics)});
-  std::unique_ptr<HttpServer> http(new HttpServer(options, std::move(dashboard)));
+  std::unique_ptr<HttpServer> http(new HttpServer(std::move(options.names)));
+  http->dashboard_ = std::make_unique<Dashboard>(std::move(api), std::move(metrics), http->guard_,
+                                                 std::move(options.viewers));
   http->route();
   if (absl::Status status = http->listen(options.address); !status.ok()) return status;
   return http;
@@ -75,7 +76,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions option
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start_standby(
     HttpOptions options, std::function<absl::Status()> why) {
-  std::unique_ptr<HttpServer> http(new HttpServer(options, nullptr));
+  std::unique_ptr<HttpServer> http(new HttpServer(std::move(options.names)));
   http->route_standby(std::move(why));
   if (absl::Status status = http->listen(options.address); !status.ok()) return status;
   return http;
@@ -185,7 +186,9 @@ void HttpServer::route_standby(std::function<absl::Status()> why) {
 void HttpServer::route() {
   server_->Get("/healthz", answer_ok);
   server_->Get("/readyz", answer_ok);
-  server_->Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+  server_->Get("/metrics", [this](const httplib::Request& request, httplib::Response& response) {
+    const auto caller = dashboard_->gate.admit_to_all(request, kListJobs);
+    if (!caller.ok()) return answer_error(response, caller.status());
     const MetricsSources& metrics = dashboard_->metrics;
     response.set_content(render_metrics(metrics.overview(), metrics.rpc_metrics()), kMetricsType);
   });
@@ -195,9 +198,12 @@ void HttpServer::route() {
     // The pages are one file, which looks at the address itself.
     const std::string pattern =
         is_page ? "/(?:|nodes|compare|jobs/[^/]+)" : std::string(asset.path);
-    server_->Get(pattern, [&asset](const httplib::Request&, httplib::Response& response) {
-      answer_asset(asset, response);
-    });
+    server_->Get(pattern,
+                 [this, &asset](const httplib::Request& request, httplib::Response& response) {
+                   const auto caller = gate_.admit(request, kListJobs);
+                   if (!caller.ok()) return answer_error(response, caller.status());
+                   answer_asset(asset, response);
+                 });
   }
 }
 

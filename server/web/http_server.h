@@ -1,5 +1,5 @@
 // The dashboard, its API, /metrics, /healthz and /readyz, over HTTP on the loopback. Nothing can be
-// changed by it.
+// changed by it, and all but the last two is for who may see it (web_gate.h).
 #pragma once
 
 #include <functional>
@@ -12,6 +12,7 @@
 #include "server/telemetry/metrics_page.h"
 #include "server/web/api.h"
 #include "server/web/host_guard.h"
+#include "server/web/web_gate.h"
 
 namespace tessera::server {
 
@@ -20,6 +21,8 @@ struct HttpOptions {
   std::string address;
   // Further names that browsers may use for it, as behind a proxy.
   std::vector<std::string> names;
+  // Users of this machine who may read everything without a token, beside the coordinator's own.
+  std::vector<uid_t> viewers;
 };
 
 // Where /metrics gets what it shows. Called from the server's threads; both may throw, which is
@@ -45,12 +48,16 @@ class HttpServer {
 
  private:
   struct Dashboard {
+    Dashboard(ApiSources sources, MetricsSources metrics, const HostGuard& guard,
+              std::vector<uid_t> viewers);
+
     EventStreams& streams;
+    WebGate gate;
     Api api;
     MetricsSources metrics;
   };
 
-  HttpServer(const HttpOptions& options, std::unique_ptr<Dashboard> dashboard);
+  explicit HttpServer(std::vector<std::string> names);
   absl::Status listen(const std::string& address);
   void configure();
   void route();
@@ -58,9 +65,9 @@ class HttpServer {
   // Whether the request is refused; the response says why then.
   bool refuse(const httplib::Request& request, httplib::Response& response) const;
 
-  // nullptr: a standby has none.
-  const std::unique_ptr<Dashboard> dashboard_;
   HostGuard guard_;
+  // nullptr: a standby has none.
+  std::unique_ptr<Dashboard> dashboard_;
   std::unique_ptr<httplib::Server> server_;
   int port_ = 0;
   std::thread thread_;
