@@ -247,6 +247,36 @@ void resolve(Message& message, const std::filesystem::path& base) {
   }
 }
 
+// Requires: `prefix` is empty, or ends with a point.
+void collect_paths(const Message& message, const std::string& prefix, std::vector<NamedPath>& out) {
+  const auto& reflection = *message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    if (!is_present(message, field)) continue;
+    const std::string path = absl::StrCat(prefix, field.name());
+    const bool is_path = rule_of(field).path();
+    if (!is_section(field) && !is_path) continue;
+    if (!field.is_repeated()) {
+      if (!is_path) {
+        collect_paths(reflection.GetMessage(message, &field), path + ".", out);
+      } else if (const std::string value = reflection.GetString(message, &field);
+                 !value.empty() && !is_word(rule_of(field), value)) {
+        out.push_back({path, value});
+      }
+      continue;
+    }
+    const int size = reflection.FieldSize(message, &field);
+    for (int j = 0; j < size; ++j) {
+      const std::string element = element_path(path, j, size);
+      if (is_path) {
+        out.push_back({element, reflection.GetRepeatedString(message, &field, j)});
+      } else {
+        collect_paths(reflection.GetRepeatedMessage(message, &field, j), element + ".", out);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void fill_defaults(v1::JobSpec& spec) {
@@ -260,6 +290,12 @@ std::vector<Violation> validate(const v1::JobSpec& spec) {
   check(spec, "", violations);
   validate_relations(spec, violations);
   return violations;
+}
+
+std::vector<NamedPath> paths_of(const v1::JobSpec& spec) {
+  std::vector<NamedPath> paths;
+  collect_paths(spec, "", paths);
+  return paths;
 }
 
 void resolve_paths(v1::JobSpec& spec, const std::filesystem::path& base) { resolve(spec, base); }

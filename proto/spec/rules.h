@@ -26,6 +26,15 @@ void fill_defaults(v1::JobSpec& spec);
 // fields. Empty when the spec is good. Call it after fill_defaults.
 std::vector<Violation> validate(const v1::JobSpec& spec);
 
+// A path that the spec gives, by its field: "data.train[1]".
+struct NamedPath {
+  std::string field;
+  std::string value;
+};
+
+// All of them, in the order of the fields.
+std::vector<NamedPath> paths_of(const v1::JobSpec& spec);
+
 // Makes relative path fields absolute and lexically normal. Requires: `base` is absolute.
 void resolve_paths(v1::JobSpec& spec, const std::filesystem::path& base);
 

@@ -20,6 +20,7 @@
 
 #include "proto/spec/addresses.h"
 #include "proto/spec/redacting_log.h"
+#include "worker/agent/confinement.h"
 #include "worker/agent/devices.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/file_util.h"
@@ -53,6 +54,8 @@ struct Flags {
   std::string tls_cert;
   std::string tls_key;
   bool insecure_loopback = false;
+  std::vector<std::string> allowed;
+  std::vector<std::string> readable;
 };
 
 std::string hostname() {
@@ -106,6 +109,15 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--tls-key", flags.tls_key, "Its private key");
   app.add_flag("--insecure-loopback", flags.insecure_loopback,
                "Connect to HOST:PORT of this machine without TLS: for tests");
+  app.add_option(
+         "--allow-path", flags.allowed,
+         "Directory that jobs may read and write beneath, and nothing else of this machine; "
+         "may be repeated (without it: all that this agent's user may)")
+      ->type_name("DIR");
+  app.add_option("--allow-read", flags.readable,
+                 "Directory that jobs may read beneath, too; may be repeated")
+      ->type_name("DIR")
+      ->needs("--allow-path");
   app.add_flag("--kill-on-exit", flags.kill_on_exit,
                "On SIGTERM or SIGINT kill the ranks; else they go on for the next agent");
 }
@@ -149,6 +161,34 @@ absl::StatusOr<std::string> local_address(const std::vector<std::string>& coordi
     if (address.ok()) break;
   }
   return address;
+}
+
+// Confines what runs for jobs, if that is asked for. Requires: the state directory is there.
+absl::Status confine(const Flags& flags, SupervisorOptions& options) {
+  if (flags.allowed.empty()) return absl::OkStatus();
+  ConfinementOptions confinement;
+  for (const std::string& path : flags.allowed) confinement.allowed.push_back(fs::absolute(path));
+  for (const std::string& path : flags.readable) confinement.readable.push_back(fs::absolute(path));
+  for (const fs::path& program : {options.trainer, options.data_program}) {
+    const fs::path prefix = program.parent_path().parent_path();
+    confinement.programs.push_back(program.parent_path());
+    if (fs::is_directory(prefix / "lib")) confinement.programs.push_back(prefix / "lib");
+  }
+  // All but the agent's own key. Caches and scratch files would go to places that are closed.
+  for (const char* name : {"runs", "probes", "cache", "tmp"}) {
+    confinement.work.push_back(options.state_dir / name);
+    const absl::Status status = make_directories(confinement.work.back());
+    if (!status.ok()) return status;
+  }
+  std::erase_if(options.environment, [](const std::string& entry) {
+    return entry.starts_with("TMPDIR=") || entry.starts_with("XDG_CACHE_HOME=");
+  });
+  options.environment.push_back("XDG_CACHE_HOME=" + (options.state_dir / "cache").string());
+  options.environment.push_back("TMPDIR=" + (options.state_dir / "tmp").string());
+  auto made = Confinement::make(confinement);
+  if (!made.ok()) return made.status();
+  options.confinement = *std::move(made);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SupervisorOptions> supervisor_options(const Flags& flags) {
@@ -237,6 +277,7 @@ absl::Status run(const Flags& flags) {
   if (absl::Status status = make_directories(options->state_dir); !status.ok()) return status;
   const absl::StatusOr<UniqueFd> lock = lock_directory(options->state_dir);
   if (!lock.ok()) return lock.status();
+  if (absl::Status status = confine(flags, *options); !status.ok()) return status;
 
   const auto how = session_options(flags, *options, signals);
   if (!how.ok()) return absl::IsCancelled(how.status()) ? absl::OkStatus() : how.status();

@@ -54,6 +54,16 @@ v1::Probed broken(const v1::Probe& probe, const std::string& message) {
   return probed;
 }
 
+v1::Probed refused(const v1::Probe& probe, const std::string& field, const absl::Status& why) {
+  v1::Probed probed = answer_to(probe);
+  v1::Failure& failure = *probed.mutable_failure();
+  failure.set_kind(v1::Failure::USER);
+  failure.set_rank(-1);
+  failure.set_field(field);
+  failure.set_message(std::string(why.message()));
+  return probed;
+}
+
 v1::Probed unanswered(const v1::Probe& probe, const std::string& why) {
   v1::Probed probed = answer_to(probe);
   probed.set_unanswered(why);
@@ -143,8 +153,13 @@ v1::Probed result_of(const v1::Probe& probe, const std::filesystem::path& direct
 }  // namespace
 
 Prober::Prober(EventLoop& loop, Options options) : loop_(loop), options_(std::move(options)) {
+  // Not the directory itself: the confinement is about this one.
   std::error_code error;
-  std::filesystem::remove_all(options_.directory, error);
+  for (std::filesystem::directory_iterator it(options_.directory, error), end; !error && it != end;
+       it.increment(error)) {
+    std::error_code ignored;
+    std::filesystem::remove_all(it->path(), ignored);
+  }
 }
 
 Prober::~Prober() {
@@ -161,6 +176,10 @@ void Prober::probe(v1::Probe probe, Done done) {
     return answer_later(
         std::move(done),
         unanswered(probe, "the agent has too many questions to answer; try again later"));
+  }
+  if (std::string field; options_.confinement) {
+    const absl::Status status = options_.confinement->check(probe, field);
+    if (!status.ok()) return answer_later(std::move(done), refused(probe, field, status));
   }
   const std::chrono::milliseconds timeout = timeout_of(probe);
   waiting_.push_back(Job{std::move(probe), std::move(done)});
@@ -231,6 +250,7 @@ absl::Status Prober::start(Job& job) {
   options.stderr_path = job.directory / "stderr";
   options.dies_with_parent = true;
   options.first_out_of_memory = true;
+  if (options_.confinement) options.ruleset_fd = options_.confinement->ruleset();
   absl::StatusOr<std::unique_ptr<Process>> process =
       Process::start(options, [](const ProcessId&) { return absl::OkStatus(); });
   if (!process.ok()) return process.status();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tessera/v1/agent.pb.h"
+#include "worker/agent/confinement.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/process.h"
 #include "worker/agent/reply_tail.h"
@@ -32,6 +33,8 @@ class Prober {
     std::vector<std::string> environment;
     // Working space; its contents are deleted.
     std::filesystem::path directory;
+    // Null: programs may read and write what their user may.
+    std::shared_ptr<const Confinement> confinement;
   };
   using Done = std::function<void(v1::Probed)>;
 

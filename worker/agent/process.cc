@@ -84,10 +84,16 @@ struct ChildPlan {
   const char* stdout_path;
   const char* stderr_path;
   int inherited_fd;
+  int ruleset_fd;
   bool dies_with_parent;
   int go;       // a byte arrives when the parent has committed; end of file: it will not
   int trouble;  // takes errno when the child cannot start
 };
+
+bool confine(int ruleset) {
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::syscall(SYS_landlock_restrict_self, ruleset, 0) == 0;
+}
 
 bool redirect(const char* path, int flags, int target) {
   const int fd = ::open(path, flags, 0600);
@@ -123,6 +129,7 @@ bool redirect(const char* path, int flags, int target) {
       !redirect(plan.stderr_path, kAppend, STDERR_FILENO)) {
     fail_child(plan.trouble);
   }
+  if (plan.ruleset_fd >= 0 && !confine(plan.ruleset_fd)) fail_child(plan.trouble);
   // Every descriptor here should be close-on-exec already; libraries may have forgotten one.
   ::syscall(SYS_close_range, 3, ~0U, CLOSE_RANGE_CLOEXEC);
   if (plan.inherited_fd >= 0) ::fcntl(plan.inherited_fd, F_SETFD, 0);
@@ -177,11 +184,11 @@ absl::StatusOr<std::unique_ptr<Process>> Process::start(const ProcessOptions& op
   absl::StatusOr<Pipe> trouble = make_pipe();
   if (!go.ok()) return go.status();
   if (!trouble.ok()) return trouble.status();
-  const ChildPlan plan{pointers(options.command),   pointers(options.environment),
-                       options.directory.c_str(),   options.stdout_path.c_str(),
-                       options.stderr_path.c_str(), options.inherited_fd,
-                       options.dies_with_parent,    go->read.get(),
-                       trouble->write.get()};
+  const ChildPlan plan{
+      pointers(options.command),   pointers(options.environment), options.directory.c_str(),
+      options.stdout_path.c_str(), options.stderr_path.c_str(),   options.inherited_fd,
+      options.ruleset_fd,          options.dies_with_parent,      go->read.get(),
+      trouble->write.get()};
   const int go_write = go->write.get();
   const pid_t pid = ::fork();
   if (pid < 0) return errno_status("fork");

@@ -45,6 +45,9 @@ struct ProcessOptions {
   bool dies_with_parent = false;
   // Make the kernel take the child before others when memory runs out.
   bool first_out_of_memory = false;
+  // A Landlock ruleset that the child, and what it starts, is confined to (confinement.h). -1:
+  // none.
+  int ruleset_fd = -1;
 };
 
 // How a process ended. Only a parent learns the status: of an adopted process it is unknown.

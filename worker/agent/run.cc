@@ -161,6 +161,7 @@ ProcessOptions Run::options_for(int local_rank) const {
   set_variable(options.environment, "CUDA_VISIBLE_DEVICES",
                cuda ? absl::StrCat(placement.device_index()) : "");
   if (placement.rank() == 0 && listener_.valid()) options.inherited_fd = listener_.get();
+  if (context_.confinement) options.ruleset_fd = context_.confinement->ruleset();
   return options;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/v1/agent.pb.h"
+#include "worker/agent/confinement.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/file_util.h"
 #include "worker/agent/oom_watch.h"
@@ -30,6 +31,8 @@ struct RunContext {
   std::vector<std::string> environment;
   // Address of this machine that other machines reach.
   std::string address;
+  // Null: ranks may read and write what their user may.
+  std::shared_ptr<const Confinement> confinement;
 };
 
 class Run {

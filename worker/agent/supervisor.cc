@@ -13,11 +13,17 @@ using std::chrono::milliseconds;
 Supervisor::Supervisor(EventLoop& loop, SupervisorOptions options)
     : loop_(loop),
       options_(std::move(options)),
-      context_{loop_, oom_, options_.trainer, options_.environment, options_.address},
+      context_{loop_,
+               oom_,
+               options_.trainer,
+               options_.environment,
+               options_.address,
+               options_.confinement},
       prober_(loop_, {.trainer = options_.trainer,
                       .data_program = options_.data_program,
                       .environment = options_.environment,
-                      .directory = options_.state_dir / "probes"}) {
+                      .directory = options_.state_dir / "probes",
+                      .confinement = options_.confinement}) {
   recover();
   poll();
   watch_memory();

@@ -40,6 +40,8 @@ struct SupervisorOptions {
   std::vector<std::string> environment;
   std::string address;
   std::vector<v1::Device> devices;
+  // Of all that runs for jobs. Null: none.
+  std::shared_ptr<const Confinement> confinement;
 };
 
 class Supervisor {

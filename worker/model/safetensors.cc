@@ -216,9 +216,9 @@ class SafetensorsFile::Impl {
     if (fd_ >= 0) ::close(fd_);
   }
 
-  void open() {
-    // Not blocking: a FIFO in place of a file must not hang us.
-    fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  // Takes the descriptor.
+  void open(int fd) {
+    fd_ = fd;
     struct stat status{};
     if (fd_ < 0 || ::fstat(fd_, &status) != 0) throw FormatError(std::strerror(errno));
     if (!S_ISREG(status.st_mode)) throw FormatError("it is not a regular file");
@@ -293,9 +293,15 @@ SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
 SafetensorsFile::~SafetensorsFile() = default;
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path, const std::string& field) {
+  // Not blocking: a FIFO in place of a file must not hang us.
+  return open(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path, field);
+}
+
+SafetensorsFile SafetensorsFile::open(int fd, const std::filesystem::path& path,
+                                      const std::string& field) {
   auto impl = std::make_unique<Impl>(path, field);
   try {
-    impl->open();
+    impl->open(fd);
   } catch (const FormatError& error) {
     impl->fail(error);
   }

@@ -29,6 +29,8 @@ class SafetensorsFile {
   // `field` is the path in the job file that led here. Throws UserError naming the file and what is
   // wrong.
   static SafetensorsFile open(const std::filesystem::path& path, const std::string& field);
+  // The same of an open file, which it takes; `path` is for errors.
+  static SafetensorsFile open(int fd, const std::filesystem::path& path, const std::string& field);
   SafetensorsFile(SafetensorsFile&&) noexcept;
   ~SafetensorsFile();
 
@@ -45,7 +47,9 @@ class SafetensorsFile {
 
 // The weights of a Hugging Face directory: model.safetensors, or the files that
 // model.safetensors.index.json names. Files must lie in the directory, or be links into the
-// repository of the Hugging Face cache that the directory is a snapshot of.
+// repository of the Hugging Face cache that the directory is a snapshot of. Links are followed from
+// a descriptor of that directory (openat2): one that is changed meanwhile leads nowhere else. They
+// must be relative.
 class WeightFiles {
  public:
   // Throws UserError("model.path", ...) naming the file and what is wrong with it.

@@ -1,8 +1,14 @@
 // The files that make up the weights of a Hugging Face directory.
-#include <algorithm>
-#include <fstream>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "worker/absent_error.h"
@@ -19,6 +25,8 @@ constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
 constexpr int64_t kMaxIndexBytes = 64 << 20;
 constexpr int kMaxIndexDepth = 2;
+// The kernel asks for another try where a directory was moved while it looked.
+constexpr int kMaxTries = 64;
 // One descriptor a file; below the usual limit of 1024 a process.
 constexpr size_t kMaxFiles = 512;
 
@@ -26,43 +34,77 @@ constexpr size_t kMaxFiles = 512;
   throw UserError(kField, path.string() + ": " + problem);
 }
 
-bool is_within(const fs::path& path, const fs::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
-         folder.end();
-}
+// Opens files of a model's directory. A snapshot in the Hugging Face cache is a directory of links
+// into ../../blobs, so there they may lie in all of its repository.
+class ModelFolder {
+ public:
+  explicit ModelFolder(fs::path directory) : directory_(std::move(directory)) {
+    std::error_code error;
+    fs::path root = fs::canonical(directory_, error);
+    if (error) fail(directory_, error.message());
+    if (root.parent_path().filename() == "snapshots") {
+      inside_ = fs::path("snapshots") / root.filename();
+      root = root.parent_path().parent_path();
+    }
+    fd_ = ::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd_ < 0) fail(directory_, std::strerror(errno));
+  }
+  ~ModelFolder() { ::close(fd_); }
+  ModelFolder(const ModelFolder&) = delete;
+  ModelFolder& operator=(const ModelFolder&) = delete;
 
-// The file's true path. A snapshot in the Hugging Face cache is a folder of links into ../../blobs.
-fs::path resolve(const fs::path& directory, const std::string& name) {
-  const fs::path path = directory / name;
-  std::error_code error;
-  fs::path root = fs::canonical(directory, error);
-  if (error) fail(directory, error.message());
-  if (root.parent_path().filename() == "snapshots") root = root.parent_path().parent_path();
-  fs::path resolved = fs::canonical(path, error);
-  if (error == std::errc::no_such_file_or_directory)
-    throw AbsentError(kField, path.string() + ": " + error.message());
-  if (error) fail(path, error.message());
-  if (!is_within(resolved, root)) fail(path, "it links to a file outside of the model's directory");
-  return resolved;
-}
 
-std::string read_index(const fs::path& path) {
-  if (!fs::is_regular_file(path)) fail(path, "it is not a regular file");
-  std::ifstream file(path, std::ios::binary);
+  // Whether there is something of that name, be it a link to nothing.
+  bool holds(const std::string& name) const {
+    struct stat status{};
+    return ::fstatat(fd_, (inside_ / name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  }
+
+  // A descriptor. The kernel follows links beneath the directory alone, whatever becomes of them
+  // meanwhile. Not blocking: a FIFO in place of a file must not hang us.
+  int open(const std::string& name) const {
+    open_how how{};
+    how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+    for (int tries = 0; tries < kMaxTries; ++tries) {
+      const long fd = ::syscall(SYS_openat2, fd_, (inside_ / name).c_str(), &how, sizeof how);
+      if (fd >= 0) return static_cast<int>(fd);
+      if (errno != EAGAIN) break;
+    }
+    if (errno == EXDEV) {
+      fail(path_of(name),
+           "it links to a file outside of the model's directory, or by an absolute path");
+    }
+    const std::string problem = path_of(name).string() + ": " + std::strerror(errno);
+    if (errno == ENOENT) throw AbsentError(kField, problem);
+    throw UserError(kField, problem);
+  }
+
+ private:
+  const fs::path directory_;
+  fs::path inside_ = ".";
+  int fd_ = -1;
+};
+
+// Closes the descriptor.
+std::string read_index(int fd, const fs::path& path) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(::fdopen(fd, "rb"), std::fclose);
+  struct stat status{};
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) fail(path, "it is not a regular file");
   std::string text;
   char buffer[64 << 10];
-  while (file.read(buffer, sizeof buffer) || file.gcount() > 0) {
-    text.append(buffer, static_cast<size_t>(file.gcount()));
+  while (const size_t count = std::fread(buffer, 1, sizeof buffer, file.get())) {
+    text.append(buffer, count);
     if (static_cast<int64_t>(text.size()) > kMaxIndexBytes) {
       fail(path, "it is larger than " + std::to_string(kMaxIndexBytes) + " bytes");
     }
   }
-  if (!file.eof()) fail(path, "it cannot be read");
+  if (std::ferror(file.get())) fail(path, "it cannot be read");
   return text;
 }
 
 // Tensor to file name, as the index has it.
-std::map<std::string, std::string> parse_index(const fs::path& path) {
+std::map<std::string, std::string> parse_index(const std::string& text, const fs::path& path) {
   const auto bounded = [&](int depth, Json::parse_event_t event, Json&) {
     const bool opens =
         event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
@@ -71,7 +113,7 @@ std::map<std::string, std::string> parse_index(const fs::path& path) {
   };
   Json json;
   try {
-    json = Json::parse(read_index(path), bounded);
+    json = Json::parse(text, bounded);
   } catch (const Json::exception&) {
     fail(path, "it is not valid JSON");
   }
@@ -96,9 +138,10 @@ std::map<std::string, std::string> parse_index(const fs::path& path) {
 
 class WeightFiles::Impl {
  public:
-  void add(const fs::path& path) {
+  void add(const ModelFolder& folder, const std::string& file) {
     const size_t index = files_.size();
-    files_.push_back(SafetensorsFile::open(path, kField));
+    const fs::path path = folder.path_of(file);
+    files_.push_back(SafetensorsFile::open(folder.open(file), path, kField));
     for (const auto& [name, info] : files_.back().tensors()) {
       if (!tensors_.emplace(name, info).second)
         fail(path, "tensor '" + name + "' is in another file, too");
@@ -128,21 +171,23 @@ WeightFiles WeightFiles::open(const fs::path& directory) {
   std::error_code ignored;
   if (!fs::is_directory(directory, ignored)) fail(directory, "it is not a directory");
   auto impl = std::make_unique<Impl>();
-  if (fs::exists(fs::symlink_status(directory / kSingleFile, ignored))) {
-    impl->add(resolve(directory, kSingleFile));
+  const ModelFolder folder(directory);
+  if (folder.holds(kSingleFile)) {
+    impl->add(folder, kSingleFile);
     return WeightFiles(std::move(impl));
   }
-  if (!fs::exists(fs::symlink_status(directory / kIndexFile, ignored))) {
+  if (!folder.holds(kIndexFile)) {
     throw AbsentError(
         kField, directory.string() + ": it holds neither " + kSingleFile + " nor " + kIndexFile);
   }
-  const fs::path index = resolve(directory, kIndexFile);
-  const std::map<std::string, std::string> file_of = parse_index(index);
+  const fs::path index = folder.path_of(kIndexFile);
+  const std::map<std::string, std::string> file_of =
+      parse_index(read_index(folder.open(kIndexFile), index), index);
   std::set<std::string> names;
   for (const auto& [tensor, name] : file_of) names.insert(name);
   if (names.size() > kMaxFiles)
     fail(index, "it names more than " + std::to_string(kMaxFiles) + " files");
-  for (const std::string& name : names) impl->add(resolve(directory, name));
+  for (const std::string& name : names) impl->add(folder, name);
   for (const auto& [tensor, name] : file_of) {
     if (!impl->tensors().contains(tensor))
       fail(directory / name, "it lacks the tensor '" + tensor + "'");

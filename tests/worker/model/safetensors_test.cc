@@ -3,12 +3,16 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
+#include <thread>
 
 #include "worker/errors.h"
 
@@ -264,6 +268,51 @@ TEST_F(SafetensorsTest, LinksMustStayInsideTheModel) {
   write("real.safetensors", bytes);
   fs::create_symlink("real.safetensors", directory_ / "model.safetensors");
   EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST_F(SafetensorsTest, LinksThatGoUpOrThroughProcLeadOutToo) {
+  const std::string bytes = file_of(kTwo, kTwoData);
+  std::ofstream(root_ / "elsewhere.safetensors", std::ios::binary) << bytes;
+  const int fd = ::open((root_ / "elsewhere.safetensors").c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  const std::string magic = "/proc/self/fd/" + std::to_string(fd);
+  for (const std::string& target : {std::string("../elsewhere.safetensors"), magic}) {
+    fs::create_symlink(target, directory_ / "model.safetensors");
+    EXPECT_THAT(refusal(), HasSubstr("outside of the model's directory")) << target;
+    fs::remove(directory_ / "model.safetensors");
+  }
+  ::close(fd);
+}
+
+TEST_F(SafetensorsTest, ALinkThatIsSwappedMeanwhileLeadsNowhereElse) {
+  const auto one = [](float value) {
+    return file_of(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})",
+                   bytes_of<float>({value}));
+  };
+  std::ofstream(root_ / "secret.safetensors", std::ios::binary) << one(13);
+  write("real.safetensors", one(1));
+  fs::create_symlink("real.safetensors", directory_ / "model.safetensors");
+  std::atomic<bool> over = false;
+  std::thread swapper([&] {
+    for (int i = 0; !over; ++i) {
+      fs::create_symlink(i % 2 == 0 ? "../secret.safetensors" : "real.safetensors",
+                         directory_ / "next");
+      fs::rename(directory_ / "next", directory_ / "model.safetensors");
+    }
+  });
+  int num_read = 0, num_refused = 0;
+  while (num_read < 200 || num_refused < 200) {
+    try {
+      at::Tensor a = at::empty({1});
+      WeightFiles::open(directory_).read("a", 0, a);
+      EXPECT_EQ(a.item<float>(), 1) << "what lies outside was read";
+      ++num_read;
+    } catch (const UserError&) {
+      ++num_refused;
+    }
+  }
+  over = true;
+  swapper.join();
 }
 
 TEST_F(SafetensorsTest, ASnapshotOfTheHuggingFaceCacheMayLinkToItsBlobs) {
