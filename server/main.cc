@@ -35,6 +35,7 @@
 #include "server/jobs/errors.h"
 #include "server/jobs/sqlite.h"
 #include "server/jobs/store.h"
+#include "server/launchers/launcher_flags.h"
 #include "server/listening.h"
 #include "server/rpc/agent_service.h"
 #include "server/rpc/coordinator_service.h"
@@ -71,6 +72,7 @@ struct Flags {
   ControlOptions control;
   TlsOptions tls;
   SecurityOptions security;
+  LauncherFlags launchers;
   // A URL of PostgreSQL. Empty: SQLite in the state directory.
   std::string store;
   std::string store_password_file;
@@ -228,6 +230,31 @@ Control::Observer tell_all(Telemetry& telemetry, ServiceMetrics& service_metrics
   };
 }
 
+// What Slurm's programs are to see of this process's environment: nothing that is none of their
+// business.
+std::vector<std::string> slurm_environment() {
+  std::vector<std::string> environment;
+  for (const char* name : {"PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr) environment.push_back(absl::StrCat(name, "=", value));
+  }
+  return environment;
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<LaunchThread>>> start_launchers(
+    const Flags& flags, const std::string& owner, const StateDir& state_dir, Security& security,
+    ControlLoop& loop) {
+  auto launchers =
+      make_launchers(flags.launchers, owner, state_dir, security, slurm_environment());
+  if (!launchers.ok()) return launchers.status();
+  std::vector<std::shared_ptr<LaunchThread>> threads;
+  for (auto& launcher : *launchers) {
+    threads.push_back(std::make_shared<LaunchThread>(
+        std::move(launcher), [&loop](ControlLoop::Task answer) { loop.post(std::move(answer)); }));
+  }
+  return threads;
+}
+
 // How a coordinator is what it is: alone, or by an epoch of several.
 struct Office {
   Storage& storage;
@@ -276,11 +303,18 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
   ServiceMetrics service_metrics(clock, flags.state_dir);
   ControlLoop loop;
   std::random_device random;
+  ControlOptions options = flags.control;
+  auto owner = launcher_owner(flags.launchers, state_dir);
+  if (!owner.ok()) return owner.status();
+  options.launch.owner = *std::move(owner);
+  auto launchers = start_launchers(flags, options.launch.owner, state_dir, **security, loop);
+  if (!launchers.ok()) return launchers.status();
   const auto make_control = [&](std::optional<Control>& control, Store& from) {
     control.emplace(
-        from, clock, flags.control, [&random] { return random(); },
+        from, clock, options, [&random] { return random(); },
         [&loop](ControlLoop::Task effect) { loop.after_commit(std::move(effect)); },
         tell_all(telemetry, service_metrics, watches, streams));
+    for (const auto& launcher : *launchers) control->add_launcher(launcher);
   };
   Queries& stored = (*store)->queries();
   LastingControl lasting(*std::move(store), office.reopen, make_control, clock);
@@ -483,12 +517,19 @@ int run(int argc, char** argv) {
                "Time after which a project's use of devices counts half as much");
   add_security_flags(app, flags.tls, flags.security);
   add_store_flags(app, flags);
+  add_launcher_flags(app, flags.launchers);
+  add_duration(app, "--launcher-poll", flags.control.launch.poll,
+               "Time between questions to a cluster");
+  add_duration(app, "--launcher-join-timeout", flags.control.launch.join_timeout,
+               "Longest wait for the agents of machines that a cluster gave");
   CLI11_PARSE(app, argc, argv);
 
   // Whatever this process makes is its user's alone: sockets, tokens, the specs of jobs.
   ::umask(0077);
   spdlog::set_default_logger(spdlog::stderr_color_mt("tesserad"));
   spdlog::set_formatter(std::make_unique<spec::RedactingFormatter>());
+  // Who closes a connection early is told apart by the write's error.
+  std::signal(SIGPIPE, SIG_IGN);
   // Before any thread, so that all of them leave the signals to sigwait.
   sigset_t signals;
   sigemptyset(&signals);

@@ -14,6 +14,7 @@
 #include "server/agents/device_kinds.h"
 #include "server/agents/plan_text.h"
 #include "server/jobs/errors.h"
+#include "server/launchers/launches.h"
 
 namespace tessera::server {
 namespace {
@@ -72,15 +73,18 @@ absl::Status take_choice(const v1::JobSpec& submitted, const v1::Plan& plan,
 }  // namespace
 
 std::optional<v1::Failure> Admission::misfit(const v1::JobSpec& spec) const {
+  if (is_launched(spec)) return std::nullopt;
   const std::string& kind = spec.resources().device();
   const std::string model = absl::AsciiStrToLower(spec.resources().device_model());
   const bool elastic = spec.parallelism().has_min_num_processes();
   const int wanted = spec::process_counts(spec).back();
   int of_kind = 0, present = 0;
-  if (nodes_.all().empty()) return std::nullopt;
+  bool is_any_ready = false;
   for (const auto& [name, node] : nodes_.all()) {
+    if (!node.info.allocation().empty()) continue;
     // A node that is away may hold what the others lack.
     if (!takes_work(node)) return std::nullopt;
+    is_any_ready = true;
     for (const v1::Device& device : node.info.devices()) {
       if (device.kind() != kind) continue;
       ++of_kind;
@@ -89,6 +93,7 @@ std::optional<v1::Failure> Admission::misfit(const v1::JobSpec& spec) const {
     // Most jobs are small beside the cluster: they cost as much as they need of it.
     if (wanted <= present) return std::nullopt;
   }
+  if (!is_any_ready) return std::nullopt;
   v1::Failure failure;
   failure.set_kind(v1::Failure::USER);
   failure.set_rank(-1);

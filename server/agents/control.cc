@@ -88,6 +88,7 @@ Control::Control(Store& store, const Clock& clock, ControlOptions options,
       nodes_(clock, options.lease, after_commit),
       gangs_(jobs_, nodes_, store, clock, options.gang),
       lifetimes_(jobs_, gangs_, clock),
+      launches_(jobs_, nodes_, gangs_, clock, after_commit, options.launch),
       dispatch_(jobs_, nodes_, gangs_, store, clock, options.fair_share_half_life),
       probes_(nodes_, clock),
       admission_(nodes_, probes_, store, options.check_timeout),
@@ -131,6 +132,9 @@ void Control::submit(v1::SubmitJobRequest request, JobReply reply) {
   spec::fill_defaults(spec);
   if (const auto violations = spec::validate(spec); !violations.empty()) {
     return answer(std::move(reply), invalid_request(violations));
+  }
+  if (absl::Status status = launches_.check(spec); !status.ok()) {
+    return answer(std::move(reply), status);
   }
   if (jobs_.size() >= kMaxUnfinishedJobs) {
     return answer(std::move(reply),
@@ -366,6 +370,7 @@ std::vector<v1::Node> Control::nodes() const {
 
 void Control::hello(const std::shared_ptr<AgentLink>& link, const v1::Hello& hello) {
   absl::Status status = takes_changes();
+  if (status.ok()) status = launches_.admit(hello);
   if (status.ok()) status = nodes_.open(link, hello);
   if (!status.ok()) {
     after_commit_([link, status] { link->end(status); });
@@ -427,6 +432,7 @@ void Control::closed(const std::shared_ptr<AgentLink>& link) {
   const std::string node = nodes_.close(link);
   if (node.empty()) return;
   spdlog::info("node {}: session closed", node);
+  launches_.closed(node);
   probes_.abandon(node);
 }
 
@@ -446,10 +452,13 @@ void Control::tick() {
   for (const std::string& name : expired.lost) spdlog::warn("node {}: lost", name);
   for (const std::string& name : expired.given_up) {
     spdlog::warn("node {}: given up, its ranks have ended themselves", name);
-    gangs_.give_up(name);
+    const absl::Duration silence = nodes_.options().fence + nodes_.options().lease;
+    gangs_.give_up(name, absl::StrCat("node ", name, " was not heard from for ",
+                                      absl::FormatDuration(silence)));
   }
   gangs_.tick();
   lifetimes_.tick();
+  launches_.tick(dispatch_.shares());
   probes_.tick();
   replan();
   place_ = explain_ = true;
@@ -457,6 +466,7 @@ void Control::tick() {
 
 void Control::commit() {
   if (!outage_.ok()) return;
+  launches_.sync(jobs_.changed());
   if (std::exchange(place_, false)) dispatch_.place(std::exchange(explain_, false));
   const std::vector<JobChange> changes = jobs_.flush();
   store_.commit();

@@ -19,6 +19,7 @@
 #include "server/agents/nodes.h"
 #include "server/jobs/job_table.h"
 #include "server/jobs/store.h"
+#include "server/launchers/launches.h"
 
 namespace tessera::server {
 
@@ -28,6 +29,7 @@ struct ControlOptions {
   // A project's use of devices counts half as much after this long.
   absl::Duration fair_share_half_life = absl::Hours(24);
   absl::Duration check_timeout = absl::Seconds(60);
+  LaunchOptions launch;
 };
 
 class Control {
@@ -43,6 +45,9 @@ class Control {
 
   Control(Store& store, const Clock& clock, ControlOptions options,
           std::function<uint32_t()> random, AfterCommit after_commit, Observer observer);
+
+  // Before anything else: jobs may name this launcher.
+  void add_launcher(std::shared_ptr<LaunchThread> launcher) { launches_.add(std::move(launcher)); }
 
   // Clients.
   void submit(v1::SubmitJobRequest request, JobReply reply);
@@ -113,6 +118,7 @@ class Control {
   Nodes nodes_;
   Gangs gangs_;
   Lifetimes lifetimes_;
+  Launches launches_;
   Dispatch dispatch_;
   Probes probes_;
   Admission admission_;

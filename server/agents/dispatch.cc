@@ -7,6 +7,7 @@
 #include "proto/spec/elastic.h"
 #include "server/jobs/errors.h"
 #include "server/jobs/state.h"
+#include "server/launchers/launches.h"
 
 namespace tessera::server {
 namespace {
@@ -121,6 +122,11 @@ RunningJob Dispatch::running(const JobRecord& record) const {
                      .began = gangs_.began(record),
                      .ends_by = now + gangs_.time_to_end(record),
                      .stop_time = grace_period(record) + kStopSlack};
+  if (is_launched(job.spec())) {
+    // It counts for its project. Of devices that our own jobs wait for it has none to give.
+    running.kind = job.spec().resources().launcher();
+    running.preemptible = false;
+  }
   for (const v1::Placement& placement : job.placements()) {
     running.spots.push_back({placement.node(), placement.device_index()});
   }
@@ -139,7 +145,10 @@ void Dispatch::sync(const JobRecord& record) {
   projects_.try_emplace(project).first->second.set_name(project);
   if (projects_[project].weight() == 0) projects_[project].set_weight(1);
   unsaved_.insert(project);
-  if (job.state() == v1::Job::QUEUED) {
+  if (job.state() == v1::Job::QUEUED && is_launched(job.spec())) {
+    scheduler_.remove(number, clock_.uptime());
+    launched_.insert(number);
+  } else if (job.state() == v1::Job::QUEUED) {
     scheduler_.queue(queued(record), clock_.uptime());
   } else if (record.has_gang()) {
     scheduler_.run(running(record), clock_.uptime());
@@ -151,7 +160,9 @@ void Dispatch::sync(const JobRecord& record) {
   } else {
     told_[number] = now_told;
   }
-  if (job.state() != v1::Job::QUEUED) explained_.erase(number);
+  if (job.state() == v1::Job::QUEUED) return;
+  explained_.erase(number);
+  launched_.erase(number);
 }
 
 void Dispatch::sync_changes() {
@@ -191,7 +202,7 @@ void Dispatch::place(bool explain) {
 
 void Dispatch::explain(int64_t number) {
   JobRecord& record = *jobs_.all().at(number);
-  if (record.job().state() != v1::Job::QUEUED) return;
+  if (record.job().state() != v1::Job::QUEUED || launched_.contains(number)) return;
   const std::string reason = scheduler_.why(number).reason;
   if (record.job().reason() == reason) return;
   record.mutable_job()->set_reason(reason);
@@ -257,24 +268,35 @@ std::vector<v1::Project> Dispatch::projects() const {
   return projects;
 }
 
+v1::QueueEntry Dispatch::entry_of(const JobRecord& record) const {
+  const v1::Job& job = record.job();
+  v1::QueueEntry entry;
+  entry.set_job_id(job.id());
+  entry.set_project(project_of(record));
+  entry.set_priority(job.spec().resources().priority());
+  entry.set_num_processes(job.spec().parallelism().num_processes());
+  entry.set_device(job.spec().resources().device());
+  *entry.mutable_create_time() = job.create_time();
+  entry.set_reason(job.reason());
+  return entry;
+}
+
 v1::ListQueueResponse Dispatch::queue(size_t limit) const {
   v1::ListQueueResponse response;
-  response.set_num_queued(static_cast<int64_t>(scheduler_.num_queued()));
+  response.set_num_queued(static_cast<int64_t>(scheduler_.num_queued() + launched_.size()));
   for (const int64_t number : scheduler_.order(limit, clock_.uptime())) {
-    const v1::Job& job = jobs_.all().at(number)->job();
     const Waiting waiting = scheduler_.why(number);
-    v1::QueueEntry& entry = *response.add_entries();
-    entry.set_job_id(job.id());
-    entry.set_project(project_of(*jobs_.all().at(number)));
-    entry.set_priority(job.spec().resources().priority());
-    entry.set_num_processes(job.spec().parallelism().num_processes());
-    entry.set_device(job.spec().resources().device());
-    *entry.mutable_create_time() = job.create_time();
+    v1::QueueEntry& entry = *response.add_entries() = entry_of(*jobs_.all().at(number));
     entry.set_reason(waiting.reason);
     if (waiting.start_by < absl::InfiniteDuration()) {
       *entry.mutable_start_by_time() =
           to_proto(clock_.wall() + (waiting.start_by - clock_.uptime()));
     }
+  }
+  // Where they stand is their cluster's to say.
+  for (const int64_t number : launched_) {
+    if (static_cast<size_t>(response.entries_size()) >= limit) break;
+    *response.add_entries() = entry_of(*jobs_.all().at(number));
   }
   return response;
 }

@@ -39,6 +39,8 @@ class Dispatch {
   absl::StatusOr<v1::Project> set_project(const v1::Project& project);
   std::vector<v1::Project> projects() const;
   v1::ListQueueResponse queue(size_t limit) const;
+  // What projects hold, and may.
+  const FairShare& shares() const { return scheduler_.shares(); }
 
  private:
   // Tells the scheduler what became of a job since it was last told.
@@ -46,6 +48,7 @@ class Dispatch {
   void sync_changes();
   QueuedJob queued(const JobRecord& record) const;
   RunningJob running(const JobRecord& record) const;
+  v1::QueueEntry entry_of(const JobRecord& record) const;
   void explain(int64_t number);
   void save_projects();
   v1::Project describe(const std::string& name) const;
@@ -64,6 +67,8 @@ class Dispatch {
   std::set<std::string> unsaved_;
   // Queued jobs whose watchers were told what they wait for.
   std::set<int64_t> explained_;
+  // Queued jobs that a cluster's scheduler places, not ours (server/launchers/).
+  std::set<int64_t> launched_;
 };
 
 }  // namespace tessera::server

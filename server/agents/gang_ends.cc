@@ -73,6 +73,13 @@ void Gangs::settle(JobRecord& record) {
   const auto early = std::find_if(ranks.begin(), ranks.end(), [](const GangRank& rank) {
     return !rank.finished() || rank.stopped();
   });
+  if (early != ranks.end() && early->stopped() && record.has_allocation()) {
+    // Nobody else stops ranks that the coordinator did not.
+    return fail(record,
+                make_failure(v1::Failure::DEVICE,
+                             absl::StrCat(record.allocation().launcher(), " ends job ",
+                                          record.allocation().id(), ", which its ranks ran in")));
+  }
   if (early != ranks.end()) {
     const int rank = static_cast<int>(early - ranks.begin());
     return fail(record, make_failure(v1::Failure::BUG,
@@ -108,22 +115,36 @@ void Gangs::settle_failed(JobRecord& record) {
   const v1::Failure cause = explained(record, root_cause(record.gang().failures()));
   release(record);
   if (settle_for_replan(record, cause)) return;
-  v1::Job& job = *record.mutable_job();
-  const bool final = cause.kind() == v1::Failure::USER || cause.kind() == v1::Failure::MEMORY;
-  const int budget = job.spec().resources().max_restarts();
-  if (final) {
-    jobs_.transition(record, v1::Job::FAILED, cause.message(), &cause);
-  } else if (job.restarts() >= budget) {
-    jobs_.transition(record, v1::Job::FAILED,
-                     absl::StrCat(cause.message(), " (gave up after ", budget,
-                                  budget == 1 ? " restart)" : " restarts)"),
-                     &cause);
-  } else {
-    job.set_restarts(job.restarts() + 1);
-    timings_[record.number()].not_before = clock_.uptime() + backoff(job.restarts());
-    requeue(record, absl::StrCat("restart ", job.restarts(), " of ", budget, ": ", cause.message()),
-            &cause);
+  if (cause.kind() == v1::Failure::USER || cause.kind() == v1::Failure::MEMORY) {
+    return jobs_.transition(record, v1::Job::FAILED, cause.message(), &cause);
   }
+  if (!count_restart(record, cause)) return;
+  const v1::Job& job = record.job();
+  requeue(record,
+          absl::StrCat("restart ", job.restarts(), " of ", job.spec().resources().max_restarts(),
+                       ": ", cause.message()),
+          &cause);
+}
+
+bool Gangs::count_restart(JobRecord& record, const v1::Failure& failure) {
+  v1::Job& job = *record.mutable_job();
+  const int budget = job.spec().resources().max_restarts();
+  if (job.restarts() >= budget) {
+    jobs_.transition(record, v1::Job::FAILED,
+                     absl::StrCat(failure.message(), " (gave up after ", budget,
+                                  budget == 1 ? " restart)" : " restarts)"),
+                     &failure);
+    return false;
+  }
+  job.set_restarts(job.restarts() + 1);
+  timings_[record.number()].not_before = clock_.uptime() + backoff(job.restarts());
+  jobs_.touch(record);
+  return true;
+}
+
+void Gangs::break_up(JobRecord& record, const v1::Failure& failure) {
+  const v1::Job::State state = record.job().state();
+  if (state == v1::Job::STARTING || state == v1::Job::RUNNING) fail(record, failure);
 }
 
 void Gangs::stop(JobRecord& record, Stop::Kind kind, const std::string& reason,

@@ -380,16 +380,13 @@ void Gangs::rejoined(const v1::Hello& hello) {
   }
 }
 
-void Gangs::give_up(const std::string& node) {
+void Gangs::give_up(const std::string& node, const std::string& why) {
   for (const auto& [number, record] : std::map(active_)) {
     const Member member = find(node, run_of(*record));
     if (!member) continue;
     member.node->set_ended(true);
     jobs_.touch(*record);
-    const absl::Duration silence = nodes_.options().fence + nodes_.options().lease;
-    fail(*record,
-         make_failure(v1::Failure::NETWORK, absl::StrCat("node ", node, " was not heard from for ",
-                                                         absl::FormatDuration(silence))));
+    fail(*record, make_failure(v1::Failure::NETWORK, why));
     settle(*record);
   }
 }

@@ -64,8 +64,14 @@ class Gangs {
   // The node is back, and has been welcomed: repeats what it may have missed, and gives up what it
   // lost.
   void rejoined(const v1::Hello& hello);
-  // The node's ranks have ended themselves.
-  void give_up(const std::string& node);
+  // The node's ranks have ended themselves; `why` is one sentence.
+  void give_up(const std::string& node, const std::string& why);
+  // The machines of the job's attempt are taken from it: an attempt that starts or runs has failed.
+  // Requires: it has a gang.
+  void break_up(JobRecord& record, const v1::Failure& failure);
+  // A job without a gang failed to start: it waits a while, or FAILED where its restarts are used
+  // up. Says whether it goes on.
+  bool count_restart(JobRecord& record, const v1::Failure& failure);
 
   // Deadlines of starts and inquiries, and kills that are repeated.
   void tick();

@@ -103,6 +103,13 @@ std::string Nodes::close(const std::shared_ptr<AgentLink>& link) {
   return name;
 }
 
+void Nodes::forget(const std::string& name) {
+  const auto found = nodes_.find(name);
+  if (found == nodes_.end() || found->second.link != nullptr) return;
+  nodes_.erase(found);
+  changed_.insert(name);
+}
+
 std::string Nodes::heard(const std::shared_ptr<AgentLink>& link) {
   const auto found = names_.find(link.get());
   if (found == names_.end()) return "";

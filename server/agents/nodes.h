@@ -41,8 +41,10 @@ struct Node {
   bool given_up = false;
 };
 
-// It has a session and keeps its lease.
-inline bool takes_work(const Node& node) { return node.link != nullptr && !node.lost; }
+// It has a session, keeps its lease, and is there for any job: not the agent of an allocation.
+inline bool takes_work(const Node& node) {
+  return node.link != nullptr && !node.lost && node.info.allocation().empty();
+}
 
 struct LeaseOptions {
   absl::Duration lease = absl::Seconds(10);
@@ -66,6 +68,9 @@ class Nodes {
   // Gives the node of the session, "" for one that was superseded.
   std::string close(const std::shared_ptr<AgentLink>& link);
 
+  // A node that will not come back: one without a session. Nothing for others.
+  void forget(const std::string& name);
+
   // The node of a live session, its lease renewed; "" for a session that was superseded or closed.
   std::string heard(const std::shared_ptr<AgentLink>& link);
 
@@ -80,7 +85,7 @@ class Nodes {
   Expired expire();
 
   bool any_ready() const;
-  // The node, where it takes work.
+  // The node, where it takes work of any job; those of allocations do not.
   std::optional<NodeView> ready(const std::string& name) const;
   // Nodes that may have begun or ceased to take work since the last call.
   std::set<std::string> take_changed() { return std::exchange(changed_, {}); }

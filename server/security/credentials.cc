@@ -315,6 +315,29 @@ absl::StatusOr<v1::Credential> Credentials::revoke(const std::string& id) {
   }
 }
 
+void Credentials::forget(const std::string& description) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> ids;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.credential.role() == v1::Credential::AGENT &&
+        entry.credential.description() == description) {
+      ids.push_back(id);
+    }
+  }
+  try {
+    SQLite::Transaction transaction(database_, SQLite::TransactionBehavior::IMMEDIATE);
+    for (const std::string& id : ids) {
+      SQLite::Statement statement(database_, "DELETE FROM credentials WHERE id = ?");
+      statement.bind(1, id);
+      statement.exec();
+    }
+    transaction.commit();
+  } catch (const SQLite::Exception&) {
+    return;  // they end by themselves
+  }
+  for (const std::string& id : ids) entries_.erase(id);
+}
+
 std::vector<v1::Credential> Credentials::list() const {
   std::vector<v1::Credential> list;
   const std::lock_guard lock(mutex_);

@@ -49,6 +49,9 @@ class Credentials {
 
   // NOT_FOUND.
   absl::StatusOr<v1::Credential> revoke(const std::string& id);
+  // Deletes agents' tokens that have the description, and the certificates that they gave: those of
+  // machines that come and go would fill the list. Whoever has one is told that it is unknown.
+  void forget(const std::string& description);
   // Newest first.
   std::vector<v1::Credential> list() const;
 

@@ -1,4 +1,5 @@
 // tessera-agent: flags and wiring.
+#include <absl/cleanup/cleanup.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <absl/strings/str_cat.h>
@@ -12,6 +13,8 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -36,6 +39,8 @@ namespace fs = std::filesystem;
 
 constexpr int kMinDefaultCpuSlots = 8;
 constexpr int kMaxCpuSlots = 4096;
+// How long the end of an allocation's agent waits for the coordinator to hear of its ranks' ends.
+constexpr std::chrono::seconds kReleasePatience{5};
 
 struct Flags {
   // One address, or several with commas between.
@@ -49,6 +54,10 @@ struct Flags {
   std::string address;
   std::string rack;
   bool kill_on_exit = false;
+  int stop_grace_seconds = 20;
+  std::string allocation;
+  std::string allocation_id;
+  int allocation_index = 0;
   std::string ca;
   std::string enrol_token;
   std::string tls_cert;
@@ -71,6 +80,41 @@ std::string beside(const char* program) {
   return (self.parent_path() / program).string();
 }
 
+// Of an agent that a cluster's scheduler starts for one job: docs/launchers.md.
+void add_allocation_flags(CLI::App& app, Flags& flags) {
+  app.add_option(
+      "--allocation", flags.allocation,
+      "Name of the allocation that tesserad asked a cluster for: the node is NAME-INDEX, "
+      "takes its job alone, and ends with it");
+  app.add_option("--allocation-index", flags.allocation_index,
+                 "Number of this machine in its allocation, from 0")
+      ->check(CLI::Range(0, 1 << 16))
+      ->envname("SLURM_PROCID");
+  app.add_option("--allocation-id", flags.allocation_id, "What the cluster calls the allocation")
+      ->envname("SLURM_JOB_ID");
+  app.add_option("--stop-grace", flags.stop_grace_seconds,
+                 "With --allocation: seconds on SIGTERM for the ranks to write a checkpoint")
+      ->check(CLI::Range(0, 3600))
+      ->capture_default_str();
+}
+
+// An allocation's agent is known by its number in all that it would share with the others.
+void take_allocation(Flags& flags) {
+  if (flags.allocation.empty()) return;
+  const std::string suffix = absl::StrCat("-", flags.allocation_index);
+  flags.node = flags.allocation + suffix;
+  flags.state_dir = (fs::path(flags.state_dir) / ("node" + suffix)).string();
+  if (!flags.enrol_token.empty()) flags.enrol_token += suffix;
+}
+
+// Nothing of it is of use to another agent.
+void clear_allocation(const Flags& flags) {
+  if (flags.allocation.empty()) return;
+  std::error_code ignored;
+  fs::remove_all(flags.state_dir, ignored);
+  fs::remove(fs::path(flags.state_dir).parent_path(), ignored);  // where this was the last of them
+}
+
 void add_flags(CLI::App& app, Flags& flags) {
   flags.node = hostname();
   flags.trainer = beside("tessera-trainer");
@@ -90,7 +134,8 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0, kMaxCpuSlots))
       ->capture_default_str();
   app.add_option("--cuda-devices", flags.cuda_devices,
-                 "GPUs to offer: all, none, or indices in PCI bus order, as in 0,2")
+                 "GPUs to offer: all, none, indices in PCI bus order, as in 0,2, or visible: those "
+                 "that CUDA_VISIBLE_DEVICES names, all where it is not set")
       ->capture_default_str();
   app.add_option("--address", flags.address,
                  "Address that other machines reach this one at; by default the one that the "
@@ -120,6 +165,7 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->needs("--allow-path");
   app.add_flag("--kill-on-exit", flags.kill_on_exit,
                "On SIGTERM or SIGINT kill the ranks; else they go on for the next agent");
+  add_allocation_flags(app, flags);
 }
 
 // Held until the process ends. A second agent would delete the first one's runs.
@@ -197,14 +243,20 @@ absl::StatusOr<SupervisorOptions> supervisor_options(const Flags& flags) {
   options.trainer = fs::absolute(flags.trainer);
   options.data_program = beside("tessera-data");
   options.environment = environment();
+  // Slurm signals all processes of a job.
+  options.ranks_ignore_sigterm = !flags.allocation.empty();
   options.address = flags.address;
   if (options.address.empty()) {
     absl::StatusOr<std::string> address = local_address(flags.coordinators());
     if (!address.ok()) return address.status();
     options.address = *std::move(address);
   }
-  absl::StatusOr<std::vector<v1::Device>> devices =
-      offered_devices(flags.cuda_devices, flags.cpu_slots);
+  std::string cuda_devices = flags.cuda_devices;
+  if (cuda_devices == "visible") {
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    cuda_devices = visible == nullptr || *visible == '\0' ? "all" : visible;
+  }
+  absl::StatusOr<std::vector<v1::Device>> devices = offered_devices(cuda_devices, flags.cpu_slots);
   if (!devices.ok()) return devices.status();
   options.devices = *std::move(devices);
   if (options.devices.empty()) {
@@ -266,6 +318,8 @@ absl::StatusOr<Session::Options> session_options(const Flags& flags,
   options.hello.set_address(supervisor.address);
   options.hello.set_rack(flags.rack);
   options.hello.set_version(TESSERA_VERSION);
+  options.hello.set_allocation(flags.allocation);
+  if (!flags.allocation.empty()) options.hello.set_allocation_id(flags.allocation_id);
   options.hello.mutable_devices()->Assign(supervisor.devices.begin(), supervisor.devices.end());
   return options;
 }
@@ -278,6 +332,7 @@ absl::Status run(const Flags& flags) {
   const absl::StatusOr<UniqueFd> lock = lock_directory(options->state_dir);
   if (!lock.ok()) return lock.status();
   if (absl::Status status = confine(flags, *options); !status.ok()) return status;
+  const absl::Cleanup clear = [&flags] { clear_allocation(flags); };
 
   const auto how = session_options(flags, *options, signals);
   if (!how.ok()) return absl::IsCancelled(how.status()) ? absl::OkStatus() : how.status();
@@ -287,7 +342,9 @@ absl::Status run(const Flags& flags) {
   Supervisor supervisor(loop, *options);
   Session session(loop, *how, supervisor, [&](const absl::Status& why) {
     result = why;
-    loop.stop();
+    // Others of a machine's agent go on under the next one; of an allocation's there is none.
+    if (flags.allocation.empty()) return loop.stop();
+    supervisor.kill_all(std::chrono::milliseconds::zero(), [&] { loop.stop(); });
   });
   const auto shut_down = [&] { session.close([&] { loop.stop(); }); };
   bool shutting_down = false;
@@ -295,9 +352,13 @@ absl::Status run(const Flags& flags) {
     signalfd_siginfo signal;
     if (::read(signals.get(), &signal, sizeof(signal)) != sizeof(signal) || shutting_down) return;
     shutting_down = true;
-    spdlog::info("shutting down{}", flags.kill_on_exit ? " with all ranks" : "; ranks go on");
-    if (flags.kill_on_exit) {
-      supervisor.kill_all(shut_down);
+    const bool kills = flags.kill_on_exit || !flags.allocation.empty();
+    spdlog::info("shutting down{}", kills ? " with all ranks" : "; ranks go on");
+    if (!flags.allocation.empty()) {
+      supervisor.kill_all(std::chrono::seconds(flags.stop_grace_seconds),
+                          [&] { supervisor.await_release(kReleasePatience, shut_down); });
+    } else if (kills) {
+      supervisor.kill_all(std::chrono::milliseconds::zero(), shut_down);
     } else {
       shut_down();
     }
@@ -321,6 +382,7 @@ int main(int argc, char** argv) {
   tessera::agent::Flags flags;
   tessera::agent::add_flags(app, flags);
   CLI11_PARSE(app, argc, argv);
+  tessera::agent::take_allocation(flags);
   const absl::Status status = tessera::agent::run(flags);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));

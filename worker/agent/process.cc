@@ -86,6 +86,7 @@ struct ChildPlan {
   int inherited_fd;
   int ruleset_fd;
   bool dies_with_parent;
+  bool ignores_sigterm;
   int go;       // a byte arrives when the parent has committed; end of file: it will not
   int trouble;  // takes errno when the child cannot start
 };
@@ -120,6 +121,7 @@ bool redirect(const char* path, int flags, int target) {
   for (const int signal : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
     ::sigaction(signal, &defaults, nullptr);
   }
+  if (plan.ignores_sigterm) ::signal(SIGTERM, SIG_IGN);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -187,7 +189,8 @@ absl::StatusOr<std::unique_ptr<Process>> Process::start(const ProcessOptions& op
   const ChildPlan plan{
       pointers(options.command),   pointers(options.environment), options.directory.c_str(),
       options.stdout_path.c_str(), options.stderr_path.c_str(),   options.inherited_fd,
-      options.ruleset_fd,          options.dies_with_parent,      go->read.get(),
+      options.ruleset_fd,          options.dies_with_parent,      options.ignores_sigterm,
+      go->read.get(),
       trouble->write.get()};
   const int go_write = go->write.get();
   const pid_t pid = ::fork();

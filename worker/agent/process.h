@@ -43,6 +43,8 @@ struct ProcessOptions {
   int inherited_fd = -1;
   // Kill the child when the calling thread ends.
   bool dies_with_parent = false;
+  // A SIGTERM that is sent to all processes of a job at once must leave it to this one to end it.
+  bool ignores_sigterm = false;
   // Make the kernel take the child before others when memory runs out.
   bool first_out_of_memory = false;
   // A Landlock ruleset that the child, and what it starts, is confined to (confinement.h). -1:

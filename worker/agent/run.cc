@@ -152,6 +152,7 @@ ProcessOptions Run::options_for(int local_rank) const {
   ProcessOptions options;
   options.command = {context_.trainer.string()};
   options.environment = context_.environment;
+  options.ignores_sigterm = context_.ranks_ignore_sigterm;
   set_variable(options.environment, "OMP_NUM_THREADS", absl::StrCat(threads));
   set_variable(options.environment, "MKL_NUM_THREADS", absl::StrCat(threads));
   // Ranks that share cores must not spin at the end of each parallel region.

@@ -33,6 +33,8 @@ struct RunContext {
   std::string address;
   // Null: ranks may read and write what their user may.
   std::shared_ptr<const Confinement> confinement;
+  // As ProcessOptions::ignores_sigterm, of ranks.
+  bool ranks_ignore_sigterm = false;
 };
 
 class Run {

@@ -123,6 +123,7 @@ void Session::close(std::function<void()> done) {
 
 void Session::received(const v1::SessionResponse& message) {
   if (message.has_heartbeat_ack()) return heartbeat_answered(message.heartbeat_ack().number());
+  if (message.has_leave()) return leave(message.leave().reason());
   if (welcomed_) return supervisor_.handle(message);
   if (!message.has_welcome() || message.welcome().lease_ms() <= 0 ||
       message.welcome().fence_ms() <= 0) {
@@ -142,6 +143,11 @@ void Session::received(const v1::SessionResponse& message) {
   supervisor_.connected(welcome, hello_time_, [this](v1::SessionRequest request) {
     connection_->send(std::move(request));
   });
+}
+
+void Session::leave(const std::string& reason) {
+  spdlog::info("the coordinator sends this agent away: {}", reason);
+  close([this] { on_fatal_(absl::OkStatus()); });
 }
 
 void Session::heartbeat() {

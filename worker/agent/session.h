@@ -49,7 +49,7 @@ class Session {
     v1::Hello hello;
   };
   // Called when going on makes no sense: another agent has this node's name, or the coordinator
-  // refuses us.
+  // refuses us. OK: it sends us away, as the job that this agent is for is over.
   using OnFatal = std::function<void(const absl::Status&)>;
 
   Session(EventLoop& loop, Options options, Supervisor& supervisor, OnFatal on_fatal);
@@ -66,6 +66,7 @@ class Session {
 
   void connect();
   void received(const v1::SessionResponse& message);
+  void leave(const std::string& reason);
   void ended(const grpc::Status& status);
   void heartbeat();
   void heartbeat_answered(int64_t number);

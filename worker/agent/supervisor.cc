@@ -18,7 +18,8 @@ Supervisor::Supervisor(EventLoop& loop, SupervisorOptions options)
                options_.trainer,
                options_.environment,
                options_.address,
-               options_.confinement},
+               options_.confinement,
+               options_.ranks_ignore_sigterm},
       prober_(loop_, {.trainer = options_.trainer,
                       .data_program = options_.data_program,
                       .environment = options_.environment,
@@ -122,6 +123,7 @@ void Supervisor::handle(const v1::SessionResponse& message) {
       return prober_.cancel(message.cancel_probe().probe_id());
     case v1::SessionResponse::kWelcome:
     case v1::SessionResponse::kHeartbeatAck:
+    case v1::SessionResponse::kLeave:
     case v1::SessionResponse::KIND_NOT_SET:
       spdlog::warn("the coordinator sent a message that this agent does not know");
   }
@@ -150,6 +152,7 @@ absl::Status Supervisor::refusal(const v1::Prepare& prepare) const {
       !run.ok()) {
     return run.status();
   }
+  if (ending_) return absl::UnavailableError("the agent is shutting down");
   for (const auto& [run_key, run] : runs_) {
     if (run_key.first == prepare.run().job_id() && run_key.second >= prepare.run().attempt()) {
       return absl::FailedPreconditionError(
@@ -241,10 +244,18 @@ bool Supervisor::running() const {
   return std::ranges::any_of(runs_, [](const auto& entry) { return entry.second->running(); });
 }
 
-void Supervisor::kill_all(std::function<void()> done) {
+void Supervisor::kill_all(milliseconds grace, std::function<void()> done) {
+  ending_ = true;
   if (!running()) return loop_.post(std::move(done));
   all_killed_ = std::move(done);
-  for (auto& [run_key, run] : runs_) run->kill(milliseconds::zero(), "the agent is shutting down");
+  for (auto& [run_key, run] : runs_) run->kill(grace, "the agent is shutting down", true);
+}
+
+void Supervisor::await_release(milliseconds patience, std::function<void()> done) {
+  if (runs_.empty() || patience <= milliseconds::zero()) return done();
+  loop_.call_after(kPollInterval, [this, patience, done = std::move(done)]() mutable {
+    await_release(patience - kPollInterval, std::move(done));
+  });
 }
 
 void Supervisor::poll() {

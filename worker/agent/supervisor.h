@@ -42,6 +42,8 @@ struct SupervisorOptions {
   std::vector<v1::Device> devices;
   // Of all that runs for jobs. Null: none.
   std::shared_ptr<const Confinement> confinement;
+  // As ProcessOptions::ignores_sigterm, of ranks.
+  bool ranks_ignore_sigterm = false;
 };
 
 class Supervisor {
@@ -64,8 +66,11 @@ class Supervisor {
   // Any message but Welcome.
   void handle(const v1::SessionResponse& message);
 
-  // Kills every rank and then calls `done`.
-  void kill_all(std::function<void()> done);
+  // Ends every rank and then calls `done`; from now on it takes no run. With a `grace` the ranks
+  // get that long to write a checkpoint.
+  void kill_all(std::chrono::milliseconds grace, std::function<void()> done);
+  // Calls `done` once the coordinator has taken note of the end of every run, or after `patience`.
+  void await_release(std::chrono::milliseconds patience, std::function<void()> done);
 
  private:
   // Attempts of a job are neighbours, the oldest first.
@@ -100,6 +105,7 @@ class Supervisor {
   Send send_;  // null while no session is connected
   std::chrono::milliseconds fence_{0};
   Time heard_;
+  bool ending_ = false;
   std::function<void()> all_killed_;
   EventLoop::TimerId poll_timer_;
   EventLoop::TimerId memory_timer_;
