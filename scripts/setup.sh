@@ -18,7 +18,7 @@ readonly APT_PACKAGES=(
   libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev
   libgloo-dev libpcre2-dev libpq-dev libsimdjson-dev libssl-dev libutf8proc-dev libxxhash-dev
   json-schema-test-suite libbenchmark-dev libgmock-dev libgtest-dev librapidcheck-dev
-  iproute2 nftables postgresql shellcheck systemd
+  iproute2 munge nftables postgresql shellcheck slurm-client slurmctld slurmd systemd
 )
 
 readonly VENV=.venv
