@@ -362,11 +362,9 @@ void Launches::seen(Watched& watched, const std::string& name, const ClusterJob*
                        .reason = "unknown to the cluster"});
   }
   watched.seen = *job;
-  if (allocation.id().empty()) {
-    allocation.set_id(job->id);
-    jobs_.touch(record);
-  }
   if (job->state == ClusterJob::State::kEnded) return lost(name, *job);
+  // It is submitted again: what goes with it may be missing.
+  if (allocation.id().empty()) return;
   if (job->state == ClusterJob::State::kRunning && job->num_nodes > 0 &&
       job->num_nodes < allocation.num_nodes()) {
     allocation.set_num_nodes(job->num_nodes);
