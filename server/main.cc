@@ -1,6 +1,5 @@
-// tesserad: flags and wiring only.
+// tesserad: wiring only.
 #include <linux/close_range.h>
-#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,13 +23,12 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "proto/spec/redacting_log.h"
 #include "server/agents/control.h"
 #include "server/agents/lasting_control.h"
+#include "server/flags.h"
 #include "server/jobs/control_loop.h"
 #include "server/jobs/errors.h"
 #include "server/jobs/sqlite.h"
@@ -64,59 +62,6 @@ constexpr std::chrono::seconds kPageTimeout{5};
 constexpr std::chrono::minutes kLengthsTimeout{2};
 // Events of a job that its metrics are made of after a restart.
 constexpr int kMaxReplayedEvents = 1000;
-
-struct Flags {
-  std::string state_dir;
-  std::vector<std::string> listen;
-  HttpOptions http{.address = "127.0.0.1:0", .names = {}, .viewers = {}};
-  ControlOptions control;
-  TlsOptions tls;
-  SecurityOptions security;
-  LauncherFlags launchers;
-  // A URL of PostgreSQL. Empty: SQLite in the state directory.
-  std::string store;
-  std::string store_password_file;
-  std::string advertise;
-  absl::Duration leader_lease = absl::Seconds(10);
-
-  // The socket of the state directory is there for this machine, whatever else is listened on.
-  std::vector<std::string> addresses(const StateDir& state_dir) const {
-    std::vector<std::string> addresses = listen;
-    const auto is_unix = [](const std::string& address) {
-      return absl::StartsWith(address, "unix:");
-    };
-    if (std::none_of(listen.begin(), listen.end(), is_unix)) {
-      addresses.push_back(state_dir.socket_address());
-    }
-    return addresses;
-  }
-};
-
-// A positive duration, as in 10s or 1m30s.
-CLI::Option* add_duration(CLI::App& app, const std::string& name, absl::Duration& value,
-                          const std::string& help) {
-  const auto parse = [&value](const std::string& text) {
-    return absl::ParseDuration(text, &value) && value > absl::ZeroDuration();
-  };
-  return app
-      .add_option_function<std::string>(
-          name,
-          [name, parse](const std::string& text) {
-            if (!parse(text)) {
-              throw CLI::ValidationError(name, "must be a duration above zero, as in 10s or 1m30s");
-            }
-          },
-          help + " (default " + absl::FormatDuration(value) + ")")
-      ->type_name("DURATION");
-}
-
-uid_t user_id(const std::string& name) {
-  uid_t number = 0;
-  if (absl::SimpleAtoi(name, &number)) return number;
-  if (const passwd* user = ::getpwnam(name.c_str())) return user->pw_uid;
-  throw CLI::ValidationError("--http-user",
-                             "is \"" + name + "\", must be a user of this machine, or a number");
-}
 
 std::vector<v1::Node> nodes_now(ControlLoop& loop, const Control& control) {
   auto promise = std::make_shared<std::promise<std::vector<v1::Node>>>();
@@ -244,8 +189,7 @@ std::vector<std::string> slurm_environment() {
 absl::StatusOr<std::vector<std::shared_ptr<LaunchThread>>> start_launchers(
     const Flags& flags, const std::string& owner, const StateDir& state_dir, Security& security,
     ControlLoop& loop) {
-  auto launchers =
-      make_launchers(flags.launchers, owner, state_dir, security, slurm_environment());
+  auto launchers = make_launchers(flags.launchers, owner, state_dir, security, slurm_environment());
   if (!launchers.ok()) return launchers.status();
   std::vector<std::shared_ptr<LaunchThread>> threads;
   for (auto& launcher : *launchers) {
@@ -428,100 +372,11 @@ absl::Status serve_until(const sigset_t& signals, const Flags& flags, char** arg
   return serve_as_one_of_several(signals, flags, *state_dir, clock, argv);
 }
 
-void add_store_flags(CLI::App& app, Flags& flags) {
-  CLI::Option* store =
-      app.add_option(
-             "--store", flags.store,
-             "Database that several coordinators share, one of which leads: "
-             "postgresql://[USER@]HOST[:PORT]/DATABASE, with libpq's parameters after ?, as "
-             "in sslmode=verify-full; default: SQLite in the state directory")
-          ->type_name("URL");
-  app.add_option(
-         "--store-password-file", flags.store_password_file,
-         "File of its password, which its owner alone may read; default: as PGPASSFILE says")
-      ->type_name("FILE")
-      ->needs(store);
-  app.add_option(
-         "--advertise", flags.advertise,
-         "Where clients and agents reach this coordinator, which the others tell them while "
-         "it leads (default: the first --listen that has a port)")
-      ->type_name("ADDR")
-      ->needs(store);
-  add_duration(app, "--leader-lease", flags.leader_lease,
-               "Silence of the leader after which another coordinator takes over")
-      ->needs(store);
-}
-
-void add_security_flags(CLI::App& app, TlsOptions& tls, SecurityOptions& security) {
-  app.add_option("--tls-name", tls.tls_names,
-                 "Name or address that clients know this machine by, for its certificate; may be "
-                 "repeated (always in it: its host name, localhost, and the hosts of --listen)")
-      ->type_name("NAME");
-  app.add_option("--tls-cert", tls.tls_cert,
-                 "Certificate chain in PEM to show, in place of one of our own authority")
-      ->type_name("FILE");
-  app.add_option("--tls-key", tls.tls_key, "Its private key, which its owner alone may read")
-      ->type_name("FILE");
-  app.add_option("--client-ca", tls.client_ca,
-                 "Authority of the agents' certificates, in place of our own; they then get none "
-                 "here")
-      ->type_name("FILE");
-  app.add_flag("--insecure-loopback", tls.insecure_loopback,
-               "Serve loopback addresses without TLS and take who connects for the local operator: "
-               "for tests");
-  add_duration(app, "--agent-certificate-lifetime", security.certificate_lifetime,
-               "Life of a certificate that an agent gets; it asks for the next one in time");
-  app.add_option("--rate-limit", security.calls_per_second,
-                 "Calls a second that one client may make over TLS; twice as many at once")
-      ->check(CLI::Range(0.1, 1e6))
-      ->capture_default_str();
-}
-
 int run(int argc, char** argv) {
   CLI::App app{"Tessera's coordinator: owns jobs, their queue, and where they run."};
   Flags flags;
   app.set_version_flag("--version", TESSERA_VERSION);
-  app.add_option("--state-dir", flags.state_dir,
-                 "Directory of the socket, and of the database where --store names no other")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--listen", flags.listen,
-                 "unix:PATH, or HOST:PORT, which is served with TLS; may be repeated. The socket "
-                 "STATE_DIR/tesserad.sock is there, too, unless another is named; port 0 picks a "
-                 "free one, which is written to STATE_DIR/grpc.port")
-      ->type_name("ADDR");
-  app.add_option(
-         "--http", flags.http.address,
-         "Loopback HOST:PORT of the dashboard and /metrics; port 0 picks a free one, which is "
-         "written to STATE_DIR/http.port; \"\": off (default 127.0.0.1:0)")
-      ->type_name("HOST:PORT");
-  app.add_option(
-         "--http-name", flags.http.names,
-         "A further name that browsers may use for the dashboard, as behind a proxy; may be "
-         "repeated")
-      ->type_name("NAME");
-  app.add_option_function<std::vector<std::string>>(
-         "--http-user",
-         [&flags](const std::vector<std::string>& names) {
-           for (const std::string& name : names) flags.http.viewers.push_back(user_id(name));
-         },
-         "A user of this machine, by name or number, whose programs may read the dashboard and "
-         "/metrics without a token, as Prometheus; may be repeated (always: who tesserad runs as)")
-      ->type_name("USER");
-  add_duration(app, "--lease", flags.control.lease.lease, "Silence after which a node is lost");
-  add_duration(app, "--fence", flags.control.lease.fence,
-               "Silence after which the ranks of a lost node end themselves");
-  add_duration(app, "--check-timeout", flags.control.check_timeout,
-               "Longest wait for an agent to check a submitted job");
-  add_duration(app, "--fair-share-half-life", flags.control.fair_share_half_life,
-               "Time after which a project's use of devices counts half as much");
-  add_security_flags(app, flags.tls, flags.security);
-  add_store_flags(app, flags);
-  add_launcher_flags(app, flags.launchers);
-  add_duration(app, "--launcher-poll", flags.control.launch.poll,
-               "Time between questions to a cluster");
-  add_duration(app, "--launcher-join-timeout", flags.control.launch.join_timeout,
-               "Longest wait for the agents of machines that a cluster gave");
+  add_flags(app, flags);
   CLI11_PARSE(app, argc, argv);
 
   // Whatever this process makes is its user's alone: sockets, tokens, the specs of jobs.

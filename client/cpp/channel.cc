@@ -19,9 +19,9 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxTokenBytes = 1024;
-// A coordinator on another machine, or one of several, that answers no HTTP/2 ping for both together
-// is given up: who only listens, as `tessera watch` does, would otherwise wait for ever. The service
-// allows pings this frequent (server/rpc/server.cc).
+// A coordinator on another machine, or one of several, that answers no HTTP/2 ping for both
+// together is given up: who only listens, as `tessera watch` does, would otherwise wait for ever.
+// The service allows pings this frequent (server/rpc/server.cc).
 constexpr int kPingIntervalMs = 5000;
 constexpr int kPingTimeoutMs = 5000;
 

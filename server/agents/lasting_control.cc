@@ -17,9 +17,8 @@ absl::Status refusal(const DatabaseLost& failure) {
   absl::Status status(why.code(),
                       absl::StrCat("the coordinator cannot write its state, ", why.message(),
                                    "; it takes no changes until it can, running jobs go on"));
-  why.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-    status.SetPayload(type, payload);
-  });
+  why.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { status.SetPayload(type, payload); });
   return status;
 }
 
@@ -27,10 +26,7 @@ absl::Status refusal(const DatabaseLost& failure) {
 
 LastingControl::LastingControl(std::unique_ptr<Store> store, OpenStore reopen, Make make,
                                const Clock& clock)
-    : store_(std::move(store)),
-      reopen_(std::move(reopen)),
-      make_(std::move(make)),
-      clock_(clock) {
+    : store_(std::move(store)), reopen_(std::move(reopen)), make_(std::move(make)), clock_(clock) {
   make_(control_, *store_);
 }
 

@@ -52,8 +52,8 @@ CREATE TABLE projects (
 ) WITHOUT ROWID;
 )sql";
 
-// What version 4 changes: by name only jobs that have not ended are looked up, and a name may have a
-// million others.
+// What version 4 changes: by name only jobs that have not ended are looked up, and a name may have
+// a million others.
 std::string schema4() {
   return absl::StrCat(
       "DROP INDEX IF EXISTS jobs_by_name;"

@@ -186,12 +186,12 @@ absl::StatusOr<std::unique_ptr<Process>> Process::start(const ProcessOptions& op
   absl::StatusOr<Pipe> trouble = make_pipe();
   if (!go.ok()) return go.status();
   if (!trouble.ok()) return trouble.status();
-  const ChildPlan plan{
-      pointers(options.command),   pointers(options.environment), options.directory.c_str(),
-      options.stdout_path.c_str(), options.stderr_path.c_str(),   options.inherited_fd,
-      options.ruleset_fd,          options.dies_with_parent,      options.ignores_sigterm,
-      go->read.get(),
-      trouble->write.get()};
+  const ChildPlan plan{pointers(options.command),   pointers(options.environment),
+                       options.directory.c_str(),   options.stdout_path.c_str(),
+                       options.stderr_path.c_str(), options.inherited_fd,
+                       options.ruleset_fd,          options.dies_with_parent,
+                       options.ignores_sigterm,     go->read.get(),
+                       trouble->write.get()};
   const int go_write = go->write.get();
   const pid_t pid = ::fork();
   if (pid < 0) return errno_status("fork");

@@ -53,7 +53,6 @@ class ModelFolder {
   ModelFolder(const ModelFolder&) = delete;
   ModelFolder& operator=(const ModelFolder&) = delete;
 
-
   // Whether there is something of that name, be it a link to nothing.
   bool holds(const std::string& name) const {
     struct stat status{};
