@@ -194,7 +194,7 @@ def suspended(options, baseline):
 
 def cancelled(options, _baseline):
     """While it waits in Slurm's queue, and while it runs."""
-    with service_with(options) as (service, _, slurm):
+    with service_with(options, "--slurm-cpus", "2") as (service, _, slurm):
         first = submit(
             service,
             "first",
