@@ -1,7 +1,10 @@
 #include "server/jobs/control_loop.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 

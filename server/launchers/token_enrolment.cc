@@ -64,7 +64,7 @@ absl::StatusOr<std::shared_ptr<Enrolment>> make_enrolment(EnrolmentOptions optio
         "the machines of the cluster reach this tesserad");
   }
   const bool has_tls =
-      !absl::StartsWith(coordinator, "unix:") && !security.options().insecure_loopback;
+      !absl::StartsWith(coordinator, "unix:") && !security.tls_options().insecure_loopback;
   if (has_tls && !security.enrolment_authority()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--launcher-coordinator is \"", coordinator,

@@ -325,14 +325,11 @@ void Credentials::forget(const std::string& description) {
     }
   }
   try {
-    SQLite::Transaction transaction(database_, SQLite::TransactionBehavior::IMMEDIATE);
     for (const std::string& id : ids) {
-      SQLite::Statement statement(database_, "DELETE FROM credentials WHERE id = ?");
-      statement.bind(1, id);
-      statement.exec();
+      database_->write("DELETE FROM credentials WHERE id = ?", {id});
     }
-    transaction.commit();
-  } catch (const SQLite::Exception&) {
+    database_->commit();
+  } catch (const DatabaseError&) {
     return;  // they end by themselves
   }
   for (const std::string& id : ids) entries_.erase(id);

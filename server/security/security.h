@@ -48,6 +48,7 @@ class Security {
   // Absent: agents do not get certificates here.
   const std::optional<Authority>& enrolment_authority() const { return tls_.enrolment_authority(); }
   const SecurityOptions& options() const { return options_; }
+  const TlsOptions& tls_options() const { return tls_.options(); }
 
  private:
   Security(SecurityOptions options, Tls& tls, const Clock& clock)

@@ -200,7 +200,7 @@ void HttpServer::route() {
         is_page ? "/(?:|nodes|compare|jobs/[^/]+)" : std::string(asset.path);
     server_->Get(pattern,
                  [this, &asset](const httplib::Request& request, httplib::Response& response) {
-                   const auto caller = gate_.admit(request, kListJobs);
+                   const auto caller = dashboard_->gate.admit(request, kListJobs);
                    if (!caller.ok()) return answer_error(response, caller.status());
                    answer_asset(asset, response);
                  });

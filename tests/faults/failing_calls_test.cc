@@ -84,7 +84,9 @@ class FailingCalls : public testing::TestWithParam<Fault> {
       start_again();
       const grpc::Status status = submit(i);
       if (status.ok()) {
-        if (!before.empty()) EXPECT_EQ(ids_[i], before);
+        if (!before.empty()) {
+          EXPECT_EQ(ids_[i], before);
+        }
         ++i;
         continue;
       }

@@ -4,6 +4,7 @@
 
 #include <httplib.h>
 
+#include "server/jobs/sqlite.h"
 #include "server/jobs/store.h"
 #include "server/web/api.h"
 #include "tests/fuzz/fuzz.h"
@@ -87,10 +88,10 @@ class Service {
  private:
   const fuzz::Directory directory_;
   const SystemClock clock_;
-  const std::unique_ptr<Store> store_ = opened(Store::open(directory_.path() / "jobs.db"));
-  Reader reader_{directory_.path() / "jobs.db"};
-  const std::unique_ptr<Credentials> credentials_ =
-      opened(Credentials::open(directory_.path() / "access.db", clock_));
+  SqliteStorage storage_{directory_.path()};
+  const std::unique_ptr<Store> store_ = opened(Store::open(storage_));
+  Reader reader_{storage_};
+  const std::unique_ptr<Credentials> credentials_ = opened(Credentials::open(storage_, clock_));
   const std::unique_ptr<AuditLog> log_ = opened(AuditLog::open(directory_.path(), clock_));
   const Authenticator authenticator_{*credentials_, {}};
   RateLimits limits_{1e9, 1e9, clock_};

@@ -202,7 +202,7 @@ SCENARIOS = {
     "pending": pending,
     "refused": refused,
 }
-SLICE = ("job_of_two_pods", "lost_answers", "evicted")
+SLICE = ("job_of_two_pods", "lost_answers")
 
 
 def main():

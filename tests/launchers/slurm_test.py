@@ -258,7 +258,7 @@ SCENARIOS = {
     "suspended": suspended,
     "cancelled": cancelled,
 }
-SLICE = ("job_of_two_machines", "lost_answers", "ended_by_slurm")
+SLICE = ("job_of_two_machines", "lost_answers")
 
 
 def main():

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <SQLiteCpp/SQLiteCpp.h>
 #include <google/protobuf/util/message_differencer.h>
 
 #include "absl/strings/str_cat.h"

@@ -53,6 +53,8 @@ class ModelFolder {
   ModelFolder(const ModelFolder&) = delete;
   ModelFolder& operator=(const ModelFolder&) = delete;
 
+  fs::path path_of(const std::string& name) const { return directory_ / name; }
+
   // Whether there is something of that name, be it a link to nothing.
   bool holds(const std::string& name) const {
     struct stat status{};
