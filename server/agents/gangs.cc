@@ -254,14 +254,12 @@ void Gangs::apply(JobRecord& record, int rank, const v1::TrainerEvent& event) {
   note_collectives(record, rank, event);
   std::optional<v1::Event> told = event_of_job(event, rank);
   if (!told) return;
-  if (event.has_step()) {
-    *record.mutable_job()->mutable_step() = event.step();
-    watch_stragglers(record, event.step());
-  }
+  if (event.has_step()) *record.mutable_job()->mutable_step() = event.step();
   if (event.has_checkpoint()) checkpoint_saved(record, event.checkpoint());
   if (event.has_waiting() && record.job().state() == v1::Job::RUNNING)
     record.mutable_job()->set_reason(event.waiting().reason());
   jobs_.append(record, *std::move(told));
+  if (event.has_step()) watch_stragglers(record, event.step());
   if (event.has_memory()) memory_seen(record, rank, event.memory());
 }
 

@@ -303,7 +303,8 @@ TEST(EventPrinterTest, JsonHasEveryMetricEvenWhenZero) {
   make_json_printer(printed.out)->print(event);
   EXPECT_EQ(printed.out.str(),
             R"({"revision":"7","attempt":0,"step":{"step":1,"totalSteps":0,"loss":0,"gradNorm":0,)"
-            R"("learningRate":0,"numTokens":"0","tokensPerSecond":0,"epoch":0,"metrics":{}}})"
+            R"("learningRate":0,"numTokens":"0","tokensPerSecond":0,"epoch":0,"rankTimes":[],)"
+            R"("metrics":{}}})"
             "\n");
   EXPECT_EQ(printed.err.str(), "");
 }

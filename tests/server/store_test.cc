@@ -143,6 +143,7 @@ TEST_P(StoreTest, AnOlderSchemaIsBroughtUpToDate) {
   store_.reset();
   place_->run("DROP TABLE peak_ratios");
   place_->run("DROP TABLE projects");
+  place_->run("DROP INDEX unfinished_jobs_by_name");
   set_version(1);
   reopen();
   EXPECT_EQ(store_->unfinished().size(), 1U);
@@ -152,6 +153,7 @@ TEST_P(StoreTest, AnOlderSchemaIsBroughtUpToDate) {
   EXPECT_GT(known, 1);
   store_.reset();
   place_->run("DROP TABLE projects");
+  place_->run("DROP INDEX unfinished_jobs_by_name");
   set_version(2);
   reopen();
   EXPECT_EQ(store_->peak_ratio("cpu"), known);

@@ -46,7 +46,9 @@ v1::CollectiveRecord FlightRecorder::record() const {
   v1::CollectiveRecord record;
   record.set_phase(phase_.load(std::memory_order_relaxed));
   record.set_step(step_.load(std::memory_order_relaxed));
-  const google::protobuf::Timestamp time = TimeUtil::GetCurrentTime();
+  // TimeUtil::GetCurrentTime() knows whole seconds only.
+  const google::protobuf::Timestamp time = TimeUtil::NanosecondsToTimestamp(
+      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
   const Clock::time_point now = Clock::now();
   const std::lock_guard lock(mutex_);
   record.set_num_issued(num_issued_);

@@ -91,7 +91,7 @@ TEST_F(Formats, NamesTheLineOfATemplateOrOfTheRecordItFailsOn) {
       problem(std::string(kChat) + R"({"messages": [{"role": "user", "content": "a"}]})"),
       AllOf(HasSubstr("data.train: "), HasSubstr("records.jsonl:2: "), HasSubstr("too short")));
   EXPECT_THAT(problem(kChat, [](auto& o) { o.examples.chat_template_path = "/none.jinja"; }),
-              HasSubstr("method.sft.chat_template_path: /none.jinja cannot be read"));
+              HasSubstr("method.sft.chat_template_path: cannot read /none.jinja: No such file"));
   EXPECT_THAT(problem(kChat, [](auto& o) { o.examples.chat_template_path.clear(); }),
               AllOf(HasSubstr("model.tokenizer: "), HasSubstr("has no chat template")));
 }

@@ -44,7 +44,8 @@ TEST(FlightRecorder, WhatWasPushedOutIsNotTakenForWhatCameInItsPlace) {
   for (int64_t i = 1; i <= FlightRecorder::kMaxKept; ++i) recorder.issue("world", i, "barrier", 0);
   recorder.wait(first);
   recorder.finish(first);
-  for (const v1::Collective& collective : recorder.record().collectives()) {
+  const v1::CollectiveRecord record = recorder.record();
+  for (const v1::Collective& collective : record.collectives()) {
     EXPECT_FALSE(collective.done());
     EXPECT_FALSE(collective.is_waited_for());
   }
@@ -130,7 +131,8 @@ TEST(FlightRecorder, KnowsTheAxesOfAMesh) {
       group->barrier();
     }
     std::vector<std::string> names;
-    for (const v1::Collective& collective : recorder.record().collectives())
+    const v1::CollectiveRecord record = recorder.record();
+    for (const v1::Collective& collective : record.collectives())
       names.push_back(collective.group());
     EXPECT_EQ(names, (std::vector<std::string>{"world", "dp_shard", "dp_replicate", "data"}));
     mesh.world.barrier();

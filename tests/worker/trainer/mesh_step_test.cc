@@ -189,7 +189,8 @@ void expect_same(const Trained& found, const Trained& expected, double tolerance
 const std::vector<MeshShape> kShapes = {{1, 1, 2}, {1, 1, 3}, {1, 1, 4}, {1, 2, 2},
                                         {2, 1, 1}, {2, 2, 1}, {2, 1, 2}, {2, 2, 2}};
 
-void expect_one_rank(const Case& like, double tolerance = 1e-5) {
+// Sums in other orders round by 2e-5, more or less with the instructions that a CPU has.
+void expect_one_rank(const Case& like, double tolerance = 4e-5) {
   Case one = like;
   one.shape = {};
   const Trained expected = train(one);
