@@ -14,6 +14,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import urllib.request
 
 from cluster import cluster, expect, slowed, wait_until
@@ -25,6 +26,7 @@ from reward_server import build_package
 LONG = 100_000  # steps: never done while the test runs
 HANG_SECONDS = 8
 PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+WALL = 0x40000000  # __WALL of waitpid(2)
 
 
 class Job:
@@ -175,6 +177,12 @@ def check_stopped(job, attempt):
     expect(change.failure.rank == 1, f"{change}")
 
 
+def await_end(traced):
+    status = os.waitpid(traced, WALL)[1]
+    while not os.WIFEXITED(status) and not os.WIFSIGNALED(status):
+        status = os.waitpid(traced, WALL)[1]
+
+
 def check_stuck(job, attempt):
     """A rank whose training thread hangs answers, and is named."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -185,6 +193,8 @@ def check_stuck(job, attempt):
         os.kill(pid, signal.SIGKILL)
         job.failure_of(attempt)
         return
+    # Its parent hears of its end after us, who trace it.
+    threading.Thread(target=await_end, args=[pid], daemon=True).start()
     change = job.failure_of(attempt)
     expect(kind_of(change) == "HANG", f"{change}")
     message = change.failure.message

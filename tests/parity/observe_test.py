@@ -249,8 +249,9 @@ def check_traces(options, scratch):
         for kind in ("-memory", "")
     ]
     expect(names == wanted, f"{names}")
-    logs = [event["log"]["text"] for event in events if "log" in event]
-    expect(any("step-3-rank-0.json" in text for text in logs), f"the log says {logs}")
+    told = [event["trace"] for event in events if "trace" in event]
+    paths = {str(output / "traces" / f"step-{step}-rank-0.json") for step in TRACED_STEPS}
+    expect({trace["path"] for trace in told} == paths, f"the events tell of {told}")
     for name in names[::2]:
         operators = name.replace("-memory", "")
         check_timeline(
