@@ -16,7 +16,7 @@ build: setup  ## build everything; binaries land in build/bin
 
 .PHONY: test
 test: build  ## run all tests
-	ctest --preset release --parallel 2
+	ctest --preset release --parallel 3
 
 .PHONY: demo
 demo: setup  ## train a model of 26M parameters on two ranks, from nothing
