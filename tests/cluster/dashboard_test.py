@@ -16,6 +16,7 @@ from cluster import cluster, expect, run_job, slowed, wait_until
 from jobs import sft_job
 from playwright.sync_api import expect as shown
 from playwright.sync_api import sync_playwright
+from submitted import submit
 
 LONG = 100_000  # steps: never done while a test runs
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -71,12 +72,6 @@ def visit(browser, base, size, theme="light"):
 
 def see(locator):
     shown(locator).to_be_visible(timeout=PATIENCE_MS)
-
-
-def submit(service, name, job):
-    done = service.call("submit", str(service.write_job(name, job | {"name": name})))
-    expect(done.returncode == 0, done.stderr)
-    return done.stdout.strip()
 
 
 def step_shown(page):

@@ -17,16 +17,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from cluster import Follower, cluster, expect, wait_until
 from jobs import sft_job, sha256
 from reward_server import RewardServer, build_package
+from submitted import losses_of
 
 STEPS = 12
 KILLS = (1, 4)  # once these steps were seen
 AHEAD = {"async": True}
+# Judges take their time, so that a kill arrives well before the job's end.
 PROGRAM = """
-import os
+import os, time
 from tessera.rewards import reward, serve
 
 @reward
 def vowels(completions):
+    time.sleep(0.1)
     return [sum(letter in "aeiou" for letter in text) / 10 for text in completions]
 
 serve(address=os.environ["ADDRESS"])
@@ -75,14 +78,6 @@ class Judged:
         expect(code == 0, f"{name} exited with {code}: {errors}")
         final = self.service.directory / name / "final/model.safetensors"
         return follower.events, sha256(final)
-
-
-def losses_of(events):
-    losses = {}
-    for event in events:
-        if "step" in event:
-            losses[event["step"]["step"]] = event["step"]["loss"]
-    return losses
 
 
 def test_server_dies(judged, whole):

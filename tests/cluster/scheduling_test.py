@@ -17,35 +17,15 @@ import subprocess
 import sys
 import time
 
-from cluster import Follower, ProductError, cluster, expect, wait_until
-from jobs import sft_job, sha256
+from cluster import ProductError, cluster, expect, wait_until
+from jobs import sft_job
+from submitted import check_same, follow, get, losses_of, outcome_of, submit, wait_for_state
 
 STEPS = 250
 LONG = 100_000  # steps: never done while a test runs
-DISTURBED_AT = 20
 # float32 sums in another order, over as many steps.
 RELATIVE = 1e-5
 LEASE_SECONDS, FENCE_SECONDS = 2, 3
-
-
-def submit(service, name, job):
-    done = service.call("submit", str(service.write_job(name, job | {"name": name})))
-    expect(done.returncode == 0, done.stderr)
-    return done.stdout.strip()
-
-
-def get(service, job):
-    return service.query("get", job)[0]
-
-
-def wait_for_state(service, job, state):
-    def look():
-        now = get(service, job)
-        ended = now["state"] in ("SUCCEEDED", "FAILED", "CANCELLED")
-        expect(now["state"] == state or not ended, f"{job} is {now['state']}: {now['reason']}")
-        return now if now["state"] == state else None
-
-    return wait_until(look, f"job {job} to be {state}")
 
 
 def two_ranks(options, output, steps=STEPS, **resources):
@@ -54,42 +34,16 @@ def two_ranks(options, output, steps=STEPS, **resources):
     return job | {"resources": {"cpu_threads": 1} | resources}
 
 
-def follow(service, job, disturb):
-    """Follows a job to its end, and calls disturb() once it is well under way."""
-    follower = Follower(service, "watch", job)
-    pending = [disturb]
-
-    def on_event(event):
-        if pending and event.get("step", {}).get("step", 0) >= DISTURBED_AT:
-            pending.pop()()
-
-    follower.follow(on_event)
-    code, errors = follower.end()
-    expect(not pending, f"{job} ended before it was disturbed: {errors}")
-    return code, follower.events
-
-
 def states_of(events):
     return [event["state"]["state"] for event in events if "state" in event]
-
-
-def losses_of(events):
-    return {event["step"]["step"]: event["step"]["loss"] for event in events if "step" in event}
-
-
-def check_same(options, events, output, baseline):
-    losses, digest = baseline
-    expect(losses_of(events) == losses, "the losses differ from the undisturbed run's")
-    expect(sha256(output / "final" / "model.safetensors") == digest, "the final weights differ")
 
 
 def undisturbed(options):
     with cluster(options.bin) as service, service.up("--cpu-slots", "2"):
         output = service.directory / "output"
         job = submit(service, "undisturbed", two_ranks(options, output))
-        code, events = follow(service, job, lambda: None)
-        expect(code == 0, f"exit code {code}, {events[-1]}")
-        return losses_of(events), sha256(output / "final" / "model.safetensors")
+        events = follow(service, job)
+        return outcome_of(events, output)
 
 
 def preempted(options, baseline):
@@ -107,8 +61,7 @@ def preempted(options, baseline):
                 )
             )
 
-        code, events = follow(service, job, interrupt)
-        expect(code == 0, f"exit code {code}, {events[-1]}")
+        events = follow(service, job, interrupt)
         expect(get(service, urgent[0])["state"] == "SUCCEEDED", "the urgent job did not succeed")
         states = states_of(events)
         expect(states.count("STOPPING") == 1, f"the states were {states}")
@@ -117,7 +70,7 @@ def preempted(options, baseline):
         expect(not ended.get("restarts"), "a preemption counted as a restart")
         order = [j["id"] for j in sorted(service.query("list"), key=lambda j: j["endTime"])]
         expect(order[0] == urgent[0], "the urgent job did not end first")
-        check_same(options, events, output, baseline)
+        check_same(events, output, baseline)
 
 
 def suspended(options, baseline):
@@ -139,10 +92,9 @@ def suspended(options, baseline):
                 "the job to be resumed",
             )
 
-        code, events = follow(service, job, pause)
-        expect(code == 0, f"exit code {code}, {events[-1]}")
+        events = follow(service, job, pause)
         expect("SUSPENDED" in states_of(events), f"the states were {states_of(events)}")
-        check_same(options, events, output, baseline)
+        check_same(events, output, baseline)
 
 
 def out_of_time(options, baseline):
@@ -212,8 +164,7 @@ def elastic(options, baseline):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
 
-        code, events = follow(service, job, lose_a_machine)
-        expect(code == 0, f"exit code {code}, {events[-1]}")
+        events = follow(service, job, lose_a_machine)
         reasons = [event["state"]["reason"] for event in events if "state" in event]
         expect(any("starts 1 of 2 ranks" in reason for reason in reasons), f"{reasons}")
         losses = losses_of(events)

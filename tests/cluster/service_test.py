@@ -15,6 +15,7 @@ import urllib.request
 
 from cluster import DEADLINE_SECONDS, Follower, cluster, expect, program, run_job, wait_until
 from jobs import sft_job, sha256
+from submitted import submit, wait_for_state
 
 LONG = 100_000  # steps: never done while a test runs
 METRICS = [
@@ -23,19 +24,6 @@ METRICS = [
     "tessera_job_memory_bytes",
     "tessera_rpc_requests_total",
 ]
-
-
-def submit(service, name, job):
-    done = service.call("submit", str(service.write_job(name, job | {"name": name})))
-    expect(done.returncode == 0, done.stderr)
-    return done.stdout.strip()
-
-
-def wait_for_state(service, job, state):
-    return wait_until(
-        lambda: next((j for j in service.query("get", job) if j["state"] == state), None),
-        f"job {job} to be {state}",
-    )
 
 
 def scrape(service):

@@ -17,18 +17,13 @@ from cluster import Follower, ProductError, cluster, expect, wait_until
 from disks import MountError, full, mounted
 from inotify import DirectoryWatch
 from jobs import sft_job, sha256
+from submitted import submit
 
 SKIPPED = 77
 STEPS, SAVE_STEPS = 300, 20
 FULL_AT = 40
 # A checkpoint is this long after the disk was full.
 PROVEN_AT = 120
-
-
-def submit(service, name, job):
-    done = service.call("submit", str(service.write_job(name, job)))
-    expect(done.returncode == 0, done.stderr)
-    return done.stdout.strip()
 
 
 def make_job(options, output, **training):

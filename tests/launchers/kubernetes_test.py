@@ -7,9 +7,7 @@ The agents, the ranks and the TLS are real. Whatever the API loses or refuses, e
 made once, and the job ends with the losses and the very weights of one of our own scheduler's.
 """
 
-import argparse
 import contextlib
-import functools
 import json
 import pathlib
 import signal
@@ -27,7 +25,6 @@ from launched import (
     reasons_of,
     run_scenarios,
     submit,
-    undisturbed,
     wait_for_reason,
     wait_for_state,
     wait_until,
@@ -205,21 +202,5 @@ SCENARIOS = {
 SLICE = ("job_of_two_pods", "lost_answers")
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--bin", required=True, type=pathlib.Path)
-    parser.add_argument("--assets", required=True, type=pathlib.Path)
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("names", nargs="*", metavar="SCENARIO")
-    options = parser.parse_args()
-    baseline = undisturbed(options)
-    bound = {
-        name: functools.partial(scenario, options, baseline) for name, scenario in SCENARIOS.items()
-    }
-    run_scenarios(bound, options.names or (SCENARIOS if options.all else SLICE))
-
-
 if __name__ == "__main__":
-    main()
+    run_scenarios(__doc__, SCENARIOS, SLICE)

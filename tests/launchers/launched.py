@@ -1,6 +1,6 @@
 """What the tests of launchers share: a tesserad that is told of a cluster, and jobs of it."""
 
-import contextlib
+import argparse
 import os
 import pathlib
 import signal
@@ -10,11 +10,11 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
 
-from cluster import DEADLINE_SECONDS, Follower, ProductError, cluster, expect, wait_until
-from jobs import sft_job, sha256
+from cluster import DEADLINE_SECONDS, ProductError, cluster, expect, wait_until
+from jobs import sft_job
+from submitted import check_same, follow, get, outcome_of, reasons_of, submit, wait_for_state
 
 STEPS = 120
-DISTURBED_AT = 20
 LONG = 100_000  # steps: never done while a test runs
 LEASE_SECONDS, FENCE_SECONDS = 2, 4
 
@@ -62,26 +62,6 @@ def launched_job(options, output, launcher, ranks=2, steps=STEPS, **resources):
     return job | {"resources": {"launcher": launcher, "cpu_threads": 1} | resources}
 
 
-def submit(service, name, job):
-    done = service.call("submit", str(service.write_job(name, job | {"name": name})))
-    expect(done.returncode == 0, done.stderr)
-    return done.stdout.strip()
-
-
-def get(service, job):
-    return service.query("get", job)[0]
-
-
-def wait_for_state(service, job, *states):
-    def look():
-        now = get(service, job)
-        ended = now["state"] in ("SUCCEEDED", "FAILED", "CANCELLED")
-        expect(now["state"] in states or not ended, f"{job} is {now['state']}: {now['reason']}")
-        return now if now["state"] in states else None
-
-    return wait_until(look, f"job {job} to be {states}")
-
-
 def wait_for_reason(service, job, text):
     return wait_until(
         lambda: text in get(service, job)["reason"],
@@ -89,50 +69,34 @@ def wait_for_reason(service, job, text):
     )
 
 
-def follow(service, job, disturb=None):
-    """The job's events to its end; calls disturb() once it is well under way."""
-    follower = Follower(service, "watch", job)
-    pending = [disturb] if disturb else []
-
-    def on_event(event):
-        if pending and event.get("step", {}).get("step", 0) >= DISTURBED_AT:
-            pending.pop()()
-
-    follower.follow(on_event)
-    code, errors = follower.end()
-    expect(not pending, f"{job} ended before it was disturbed: {errors}")
-    expect(code == 0, f"exit code {code}: {follower.events[-1:]} {errors}")
-    return follower.events
-
-
-def losses_of(events):
-    return {event["step"]["step"]: event["step"]["loss"] for event in events if "step" in event}
-
-
-def reasons_of(events):
-    return [event["state"]["reason"] for event in events if "state" in event]
-
-
 def undisturbed(options):
     """The losses and the digest of the weights, of a job that our own scheduler places."""
     with cluster(options.bin) as service, service.up("--cpu-slots", "2"):
         output = service.directory / "output"
         events = follow(service, submit(service, "plain", launched_job(options, output, "agents")))
-        return losses_of(events), sha256(output / "final" / "model.safetensors")
+        return outcome_of(events, output)
 
 
-def check_same(events, output, baseline):
-    losses, digest = baseline
-    expect(losses_of(events) == losses, "the losses differ from those of a job of our own agents")
-    expect(sha256(output / "final" / "model.safetensors") == digest, "the weights differ")
-
-
-def run_scenarios(scenarios, names):
+def run_scenarios(description, scenarios, in_slice, require=lambda: None):
+    """The program of a test: main() of its `scenarios`, of which ctest runs some."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bin", required=True, type=pathlib.Path)
+    parser.add_argument("--assets", required=True, type=pathlib.Path)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("names", nargs="*", metavar="SCENARIO", help=", ".join(scenarios))
+    options = parser.parse_args()
+    unknown = sorted(set(options.names) - scenarios.keys())
+    if unknown:
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(scenarios)}")
+    require()
+    baseline = undisturbed(options)
     failed = []
-    for name in names:
+    for name in options.names or (scenarios if options.all else in_slice):
         began = time.monotonic()
         try:
-            told = scenarios[name]()
+            told = scenarios[name](options, baseline)
             took = f"{time.monotonic() - began:.1f} s"
             print(f"ok: {name}: {told + ', ' if told else ''}{took}", flush=True)
         except ProductError as failure:
@@ -141,6 +105,12 @@ def run_scenarios(scenarios, names):
     sys.exit(1 if failed else 0)
 
 
-__all__ = ["Coordinator", "ProductError", "check_same", "cluster", "contextlib", "expect"]
-__all__ += ["follow", "get", "launched_job", "reasons_of", "run_scenarios", "submit"]
-__all__ += ["undisturbed", "wait_for_reason", "wait_for_state", "wait_until"]
+__all__ = ["Coordinator", "check_same", "cluster", "expect", "follow", "get", "launched_job"]
+__all__ += [
+    "reasons_of",
+    "run_scenarios",
+    "submit",
+    "wait_for_reason",
+    "wait_for_state",
+    "wait_until",
+]

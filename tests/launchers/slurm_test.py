@@ -7,11 +7,8 @@ Whatever happens on the way, the job ends with the losses and the very weights o
 scheduler placed, and Slurm was given exactly as many jobs as were needed.
 """
 
-import argparse
 import contextlib
-import functools
 import os
-import pathlib
 import signal
 import tempfile
 
@@ -26,7 +23,6 @@ from launched import (
     reasons_of,
     run_scenarios,
     submit,
-    undisturbed,
     wait_for_reason,
     wait_for_state,
     wait_until,
@@ -261,22 +257,5 @@ SCENARIOS = {
 SLICE = ("job_of_two_machines", "lost_answers")
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--bin", required=True, type=pathlib.Path)
-    parser.add_argument("--assets", required=True, type=pathlib.Path)
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("names", nargs="*", metavar="SCENARIO")
-    options = parser.parse_args()
-    require_slurm()
-    baseline = undisturbed(options)
-    bound = {
-        name: functools.partial(scenario, options, baseline) for name, scenario in SCENARIOS.items()
-    }
-    run_scenarios(bound, options.names or (SCENARIOS if options.all else SLICE))
-
-
 if __name__ == "__main__":
-    main()
+    run_scenarios(__doc__, SCENARIOS, SLICE, require_slurm)
