@@ -203,12 +203,12 @@ absl::StatusOr<std::vector<std::shared_ptr<LaunchThread>>> start_launchers(
 struct Office {
   Storage& storage;
   Tls& tls;
-  // Opens the store again after an outage, once it can be written (LastingControl).
-  LastingControl::OpenStore reopen;
   // Throws where it may not answer any more.
   std::function<void()> check = [] {};
-  // Ends the process where it cannot write; where absent it waits until it can.
+  // Where it cannot write: ends the process,
   std::function<void(const std::string&)> fail;
+  // or, where that is absent, opens the store again once it can be written (LastingControl).
+  LastingControl::OpenStore reopen;
 };
 
 void start_loop(ControlLoop& loop, absl::Duration period, LastingControl& lasting,
@@ -354,7 +354,6 @@ absl::Status serve_as_one_of_several(const sigset_t& signals, Flags flags,
     status = lead_until(signals, flags, state_dir, clock,
                         {.storage = storage,
                          .tls = *lead->tls,
-                         .reopen = [&] { return Store::open(storage); },
                          .check = [&] { lead->leadership->check(); },
                          .fail = fail});
   } catch (const DatabaseError& failure) {

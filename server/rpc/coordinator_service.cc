@@ -178,7 +178,7 @@ grpc::ServerUnaryReactor* CoordinatorService::ResumeJob(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* CoordinatorService::TraceJob(grpc::CallbackServerContext* context,
                                                        const v1::TraceJobRequest* request,
                                                        v1::TraceJobResponse* response) {
-  const Call call(context, "TraceJob", clock_, metrics_);
+  const LoopCall call({context, "TraceJob", clock_, metrics_}, loop_, control_);
   loop_.post([this, call, request = *request, response] {
     control_.trace(request, [call, response](const absl::StatusOr<v1::Job>& job) {
       if (job.ok()) response->set_step(job->step().step());
@@ -191,7 +191,7 @@ grpc::ServerUnaryReactor* CoordinatorService::TraceJob(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* CoordinatorService::RecordCollectives(
     grpc::CallbackServerContext* context, const v1::RecordCollectivesRequest* request,
     v1::RecordCollectivesResponse*) {
-  const Call call(context, "RecordCollectives", clock_, metrics_);
+  const LoopCall call({context, "RecordCollectives", clock_, metrics_}, loop_, control_);
   loop_.post([this, call, id = request->id()] {
     control_.record_collectives(
         id, [call](const absl::StatusOr<v1::Job>& job) { call.finish(job.status()); });
