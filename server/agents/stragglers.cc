@@ -16,17 +16,19 @@ std::optional<v1::Straggler> StragglerRule::observe(const v1::StepMetrics& step)
   const int size = step.rank_times_size();
   if (size < 2) return std::nullopt;
   if (slow_.size() != static_cast<size_t>(size)) {
-    slow_.assign(static_cast<size_t>(size), 0);
+    slow_.assign(static_cast<size_t>(size), {});
     known_ = -1;
   }
   const double median = rank_busy(step).median;
   const double bound = std::max(median * (1 + kStragglerShare), median + kLeastSeconds);
   for (int rank = 0; rank < size; ++rank) {
-    const bool is_slow = step.rank_times(rank).busy_seconds() > bound;
-    int& count = slow_[static_cast<size_t>(rank)];
-    count = is_slow ? count + 1 : 0;
-    if (rank == known_) calm_ = is_slow ? 0 : calm_ + 1;
+    Slow& events = slow_[static_cast<size_t>(rank)];
+    events = events << 1;
+    events[0] = step.rank_times(rank).busy_seconds() > bound;
   }
+  const auto slow_events = [&](int rank) {
+    return static_cast<int>(slow_[static_cast<size_t>(rank)].count());
+  };
   const auto tell = [&](int rank, bool is_over) {
     v1::Straggler straggler;
     straggler.set_rank(rank);
@@ -37,18 +39,17 @@ std::optional<v1::Straggler> StragglerRule::observe(const v1::StepMetrics& step)
     return straggler;
   };
   if (known_ >= 0) {
-    if (calm_ < kStragglerEvents) return std::nullopt;
+    if (slow_events(known_) > kCalmEvents) return std::nullopt;
     return tell(std::exchange(known_, -1), true);
   }
   int worst = -1;
   for (int rank = 0; rank < size; ++rank) {
-    if (slow_[static_cast<size_t>(rank)] < kStragglerEvents) continue;
+    if (slow_events(rank) < kSlowEvents) continue;
     const auto busy = [&](int of) { return step.rank_times(of).busy_seconds(); };
     if (worst < 0 || busy(rank) > busy(worst)) worst = rank;
   }
   if (worst < 0) return std::nullopt;
   known_ = worst;
-  calm_ = 0;
   return tell(worst, false);
 }
 

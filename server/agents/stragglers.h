@@ -1,6 +1,7 @@
 // Which rank keeps the others waiting, by the ranks' times of each logged step.
 #pragma once
 
+#include <bitset>
 #include <optional>
 #include <vector>
 
@@ -11,9 +12,12 @@ namespace tessera::server {
 // A rank is slow in a step where it was busy for longer than the rank in the middle (the lower one
 // of two) by more than kStragglerShare of that, and by a millisecond.
 inline constexpr double kStragglerShare = 0.2;
-// It is a straggler once it was so in this many step events in a row, and until it was not in as
-// many.
+// It is a straggler once it was slow in kSlowEvents of the last kStragglerEvents step events, and
+// until it was in no more than kCalmEvents of them: what holds a rank up now and then, as a
+// neighbour that takes its core, need not hold up every step.
 inline constexpr int kStragglerEvents = 8;
+inline constexpr int kSlowEvents = 6;
+inline constexpr int kCalmEvents = 2;
 
 // Of one attempt.
 class StragglerRule {
@@ -23,9 +27,10 @@ class StragglerRule {
   std::optional<v1::Straggler> observe(const v1::StepMetrics& step);
 
  private:
-  std::vector<int> slow_;  // by rank: events in a row in which it was slow
+  using Slow = std::bitset<kStragglerEvents>;  // in which of the last events; the newest is bit 0
+
+  std::vector<Slow> slow_;  // by rank
   int known_ = -1;
-  int calm_ = 0;  // events in a row in which that rank was not slow
 };
 
 }  // namespace tessera::server

@@ -156,7 +156,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def slowed(pid):
-    """The process is stopped for most of the time that the block takes."""
+    """The process is stopped for most of the time, again and again in every millisecond it runs."""
     over = threading.Event()
 
     def stop_and_go():
@@ -164,7 +164,7 @@ def slowed(pid):
             os.kill(pid, signal.SIGSTOP)
             over.wait(0.04)
             os.kill(pid, signal.SIGCONT)
-            over.wait(0.01)
+            over.wait(0.001)
 
     thread = threading.Thread(target=stop_and_go)
     thread.start()

@@ -218,7 +218,7 @@ TEST_F(HangTest, TracesAreAskedOfTheRanksThatAreNamed) {
 
 TEST_F(HangTest, ARankThatIsSlowIsNamedUntilItKeepsUp) {
   const auto steps = [&](double busy, int first) {
-    for (int step = first; step < first + kStragglerEvents; ++step) {
+    for (int step = first; step < first + kSlowEvents; ++step) {
       v1::TrainerEvent event;
       event.mutable_step()->set_step(step);
       for (const double seconds : {1., 1., busy}) {

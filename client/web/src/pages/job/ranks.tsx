@@ -60,8 +60,8 @@ function Skew({ view }: { view: JobView }) {
         bottom={0}
         note={
           straggler
-            ? "The others wait for the slowest rank in every step."
-            : "A rank is a straggler once it is busy for 20% longer than the one in the middle, 8 times in a row."
+            ? "The others wait for the slowest rank."
+            : "A rank is a straggler once it is busy for 20% longer than the one in the middle, 6 times of 8."
         }
       />
     </div>
