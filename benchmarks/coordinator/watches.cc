@@ -1,7 +1,12 @@
 // What it takes until an event that a rank has told is at those who watch: from the agent, through
 // the commit, to the watcher, by the clock of one machine.
+//
+// Agents and watchers are on that machine, too: what an event costs them, and what it costs
+// tesserad, is told beside the latency. With --at-once all jobs take their steps in the same
+// moment, and the last of the events cannot be anywhere before the processors have seen to all.
 #include <atomic>
 #include <cstdio>
+#include <ctime>
 #include <thread>
 
 #include "benchmarks/coordinator/bench.h"
@@ -16,7 +21,13 @@ struct Options {
   int interval_ms = 1000;
   double seconds = 30;
   int connections = 4;
+  bool at_once = false;
 };
+
+// Of this process.
+double cpu_seconds() {
+  return static_cast<double>(std::clock()) / static_cast<double>(CLOCKS_PER_SEC);
+}
 
 double seconds_since_told(const google::protobuf::Timestamp& time) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -64,7 +75,8 @@ void run(const Options& options, const Place& place) {
   const support::Fleet fleet({.address = process.address(),
                               .num_nodes = (options.jobs + 99) / 100,
                               .devices_per_node = 100,
-                              .step_interval = std::chrono::milliseconds(options.interval_ms)},
+                              .step_interval = std::chrono::milliseconds(options.interval_ms),
+                              .spread_steps = !options.at_once},
                              {});
   Samples latencies;
   std::atomic<int> num_open = 0;
@@ -79,15 +91,21 @@ void run(const Options& options, const Place& place) {
   std::this_thread::sleep_for(std::chrono::seconds(5));
   measures = true;
   const auto before = process.cpu_time();
+  const double own_before = cpu_seconds();
   std::this_thread::sleep_for(std::chrono::duration<double>(options.seconds));
   measures = false;
   const double cpu = (process.cpu_time() - before).count();
-  std::printf("%d of %d watchers of %d jobs, a step every %d ms each: %.0f events/s seen\n",
+  const double own_cpu = cpu_seconds() - own_before;
+  const auto num_events = static_cast<double>(latencies.size());
+  std::printf("%d of %d watchers of %d jobs, a step every %d ms each%s: %.0f events/s seen\n",
               num_open.load(), options.watchers, options.jobs, options.interval_ms,
-              static_cast<double>(latencies.size()) / options.seconds);
+              options.at_once ? ", all at once" : "", num_events / options.seconds);
   std::printf("latency in ms: %s\n", latencies.describe(1e3).c_str());
-  std::printf("tesserad: %.2f cores, %.0f MiB resident\n", cpu / options.seconds,
-              mebibytes(process.resident_bytes()));
+  std::printf(
+      "tesserad: %.2f cores, %.0f us an event, %.0f MiB resident; agents and watchers: "
+      "%.2f cores, %.0f us\n",
+      cpu / options.seconds, 1e6 * cpu / num_events, mebibytes(process.resident_bytes()),
+      own_cpu / options.seconds, 1e6 * own_cpu / num_events);
   for (const auto& watch : watches) watch->cancel();
   while (num_open > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
@@ -101,6 +119,7 @@ void add_watches(CLI::App& app, const Place& place) {
   command.add_option("--jobs", options->jobs, "That they are spread over")->capture_default_str();
   command.add_option("--interval-ms", options->interval_ms, "Between the steps of a job")
       ->capture_default_str();
+  command.add_flag("--at-once", options->at_once, "All jobs take their steps in the same moment");
   command.add_option("--seconds", options->seconds)->capture_default_str();
   command.add_option("--connections", options->connections)->capture_default_str();
   command.callback([options, &place] { run(*options, place); });

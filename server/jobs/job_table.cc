@@ -99,9 +99,14 @@ void JobTable::transition(JobRecord& record, v1::Job::State state, const std::st
 void JobTable::append(JobRecord& record, v1::Event event) {
   if (!event.has_time()) *event.mutable_time() = to_proto(clock_.wall());
   event.set_attempt(record.job().attempt());
+  Pending& change = pending(record);
   store_.append(record.number(), event);
   record.mutable_job()->set_revision(event.revision());
-  changes_[record.number()].push_back(std::move(event));
+  change.events.push_back(std::move(event));
+}
+
+JobTable::Pending& JobTable::pending(const JobRecord& record) {
+  return changes_.try_emplace(record.number(), Pending{record.job().revision(), {}}).first->second;
 }
 
 void JobTable::log(JobRecord& record, v1::LogLine::Severity severity, const std::string& text,
@@ -115,16 +120,16 @@ void JobTable::log(JobRecord& record, v1::LogLine::Severity severity, const std:
 
 std::vector<JobRecord*> JobTable::changed() const {
   std::vector<JobRecord*> records;
-  for (const auto& [number, events] : changes_) records.push_back(records_.at(number).get());
+  for (const auto& [number, change] : changes_) records.push_back(records_.at(number).get());
   return records;
 }
 
 std::vector<JobChange> JobTable::flush() {
   std::vector<JobChange> changes;
-  for (auto& [number, events] : std::exchange(changes_, {})) {
+  for (auto& [number, change] : std::exchange(changes_, {})) {
     const JobRecord& record = *records_.at(number);
     store_.update(record);
-    changes.push_back({number, record.job(), std::move(events)});
+    changes.push_back({number, record.job(), change.previous_revision, std::move(change.events)});
     if (!is_terminal(record.job().state())) continue;
     numbers_.erase(record.job().id());
     records_.erase(number);

@@ -20,6 +20,8 @@ namespace tessera::server {
 struct JobChange {
   int64_t number = 0;
   v1::Job job;
+  // The job's before: `events` are all that it got since.
+  int64_t previous_revision = 0;
   std::vector<v1::Event> events;
 };
 
@@ -46,7 +48,7 @@ class JobTable {
   void log(JobRecord& record, v1::LogLine::Severity severity, const std::string& text,
            int rank = -1);
   // The record was changed without an event.
-  void touch(JobRecord& record) { changes_[record.number()]; }
+  void touch(JobRecord& record) { pending(record); }
 
   // Jobs that changed since flush().
   std::vector<JobRecord*> changed() const;
@@ -55,14 +57,21 @@ class JobTable {
   std::vector<JobChange> flush();
 
  private:
+  struct Pending {
+    int64_t previous_revision = 0;
+    std::vector<v1::Event> events;
+  };
+
   std::string new_id(const std::string& name);
+  // What the transaction does to the job: to be called before its revision changes.
+  Pending& pending(const JobRecord& record);
 
   Store& store_;
   const Clock& clock_;
   std::function<uint32_t()> random_;
   std::map<int64_t, std::unique_ptr<JobRecord>> records_;
   std::map<std::string, int64_t> numbers_;
-  std::map<int64_t, std::vector<v1::Event>> changes_;
+  std::map<int64_t, Pending> changes_;
 };
 
 // For timestamps of messages.

@@ -28,10 +28,27 @@ class Refusal final : public WatchHub::Reactor {
   void OnDone() override { delete this; }
 };
 
+// Then no more of the job was there.
+bool is_less_than_page(const std::vector<v1::Event>& events) {
+  int64_t bytes = 0;
+  for (const v1::Event& event : events) bytes += static_cast<int64_t>(event.ByteSizeLong());
+  return static_cast<int>(events.size()) < kMaxPageEvents && bytes < kMaxPageBytes;
+}
+
 }  // namespace
+
+// All events that a job got by one commit, less than a page of them.
+struct WatchNews {
+  int64_t previous_revision;  // the job's before
+  bool is_last;               // it has ended
+  std::vector<v1::Event> events;
+};
 
 // One call. Between its steps it is in exactly one place: a write is under way, it is in the hub's
 // queue for its next page, or it is idle until the next commit.
+//
+// Whether events follow those that it has is told by revisions alone, not by who told it of which
+// commit: one that failed may be on the disk all the same, and then nobody was told.
 class Watcher final : public WatchHub::Reactor,
                       public OpenCall,
                       public std::enable_shared_from_this<Watcher> {
@@ -48,10 +65,10 @@ class Watcher final : public WatchHub::Reactor,
   // From here on gRPC owns a share, until OnDone.
   void start() {
     self_ = shared_from_this();
-    hub_.enqueue(self_);
+    hub_.enqueue({self_, nullptr});
   }
 
-  // Called by the hub's thread alone.
+  // Both are called by the hub's thread alone.
   void next_page(Reader& reader) {
     if (ended()) return;
     {
@@ -65,23 +82,25 @@ class Watcher final : public WatchHub::Reactor,
       page_ = queries.events(job_, next_revision_, kMaxPageEvents, kMaxPageBytes);
       return true;
     });
-    if (!page_.empty()) {
-      position_ = 0;
-      next_revision_ = page_.back().revision() + 1;
-      write();
-    } else if (over) {
-      end(absl::OkStatus());
-    } else {
-      wait();
-    }
+    begin_page(!is_less_than_page(page_) ? Then::kRead : over ? Then::kEnd : Then::kWait);
   }
 
-  void notify() {
-    std::unique_lock lock(mutex_);
-    dirty_ = true;
-    if (!std::exchange(idle_, false)) return;
-    lock.unlock();
-    hub_.enqueue(shared_from_this());
+  void take(const WatchNews& news, Reader& reader) {
+    if (news.previous_revision >= next_revision_) return next_page(reader);
+    if (ended()) return;
+    page_.clear();
+    for (const v1::Event& event : news.events) {
+      if (event.revision() >= next_revision_) page_.push_back(event);
+    }
+    begin_page(news.is_last ? Then::kEnd : Then::kWait);
+  }
+
+  // Whether its next turn has come; it is in the queue then. News that it is given are not to be
+  // read again.
+  bool notify(bool gets_news) {
+    std::lock_guard lock(mutex_);
+    dirty_ = !idle_ || !gets_news;
+    return std::exchange(idle_, false);
   }
 
   // Ends the call at its next step, at once if it is idle.
@@ -101,8 +120,7 @@ class Watcher final : public WatchHub::Reactor,
   void OnWriteDone(bool ok) override {
     if (!ok) return end(absl::CancelledError("the client is gone"));
     if (ended()) return;
-    if (position_ < page_.size()) return write();
-    hub_.enqueue(shared_from_this());
+    go_on();
   }
 
   void OnCancel() override { interrupt(absl::CancelledError("the client is gone")); }
@@ -114,6 +132,28 @@ class Watcher final : public WatchHub::Reactor,
   }
 
  private:
+  // After the page: more may be stored, no more comes, or the next commit may bring more.
+  enum class Then { kRead, kEnd, kWait };
+
+  void begin_page(Then then) {
+    position_ = 0;
+    then_ = then;
+    if (!page_.empty()) next_revision_ = page_.back().revision() + 1;
+    go_on();
+  }
+
+  void go_on() {
+    if (position_ < page_.size()) return write();
+    switch (then_) {
+      case Then::kRead:
+        return hub_.enqueue({shared_from_this(), nullptr});
+      case Then::kEnd:
+        return end(absl::OkStatus());
+      case Then::kWait:
+        return wait();
+    }
+  }
+
   // Whether an interruption was due; the call has ended then.
   bool ended() {
     absl::Status status;
@@ -137,7 +177,7 @@ class Watcher final : public WatchHub::Reactor,
       return;
     }
     lock.unlock();
-    hub_.enqueue(shared_from_this());
+    hub_.enqueue({shared_from_this(), nullptr});
   }
 
   WatchHub& hub_;
@@ -151,6 +191,7 @@ class Watcher final : public WatchHub::Reactor,
   int64_t next_revision_;
   std::vector<v1::Event> page_;
   size_t position_ = 0;
+  Then then_ = Then::kRead;
   v1::WatchJobResponse response_;
 
   std::mutex mutex_;
@@ -194,16 +235,20 @@ WatchHub::Reactor* WatchHub::watch(const v1::WatchJobRequest& request,
 }
 
 void WatchHub::notify(const std::vector<JobChange>& changes) {
-  std::vector<std::shared_ptr<Watcher>> concerned;
-  {
-    std::lock_guard lock(mutex_);
-    for (const JobChange& change : changes) {
-      const auto found = watchers_.find(change.number);
-      if (found == watchers_.end()) continue;
-      concerned.insert(concerned.end(), found->second.begin(), found->second.end());
+  std::lock_guard lock(mutex_);
+  for (const JobChange& change : changes) {
+    const auto found = watchers_.find(change.number);
+    if (found == watchers_.end() || change.events.empty()) continue;
+    std::shared_ptr<const WatchNews> news;
+    if (is_less_than_page(change.events)) {
+      news = std::make_shared<WatchNews>(
+          WatchNews{change.previous_revision, is_terminal(change.job.state()), change.events});
+    }
+    for (const auto& watcher : found->second) {
+      if (watcher->notify(news != nullptr)) queue_.push_back({watcher, news});
     }
   }
-  for (const auto& watcher : concerned) watcher->notify();
+  wake_.notify_one();
 }
 
 void WatchHub::stop() {
@@ -221,9 +266,9 @@ void WatchHub::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void WatchHub::enqueue(std::shared_ptr<Watcher> watcher) {
+void WatchHub::enqueue(Turn turn) {
   std::lock_guard lock(mutex_);
-  queue_.push_back(std::move(watcher));
+  queue_.push_back(std::move(turn));
   wake_.notify_one();
 }
 
@@ -238,18 +283,22 @@ void WatchHub::remove(const std::shared_ptr<Watcher>& watcher) {
 
 void WatchHub::run() {
   while (true) {
-    std::shared_ptr<Watcher> watcher;
+    Turn turn;
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return !queue_.empty() || (stopping_ && num_watchers_ == 0); });
       if (queue_.empty()) return;
-      watcher = std::move(queue_.front());
+      turn = std::move(queue_.front());
       queue_.pop_front();
     }
     try {
-      watcher->next_page(reader_);
+      if (turn.news != nullptr) {
+        turn.watcher->take(*turn.news, reader_);
+      } else {
+        turn.watcher->next_page(reader_);
+      }
     } catch (const DatabaseError& failure) {
-      watcher->end(to_status(failure));
+      turn.watcher->end(to_status(failure));
     }
   }
 }

@@ -1,8 +1,9 @@
 // WatchJob: the events of a job, stored ones first, then live ones, each once and in order.
 //
-// A watcher always reads from the store, at its own pace: it holds one page of events and a
-// position, never a queue of what it has not sent. A commit only tells idle watchers that there is
-// more. One thread does all the reading, so that neither commits nor gRPC's threads wait for it.
+// A watcher goes at its own pace: it holds one page of events and a position, never a queue of what
+// it has not sent. One that has sent all there was is handed the events of the next commit, where
+// these are the ones that follow, and no more than a page; any other one reads its pages from the
+// store. One thread does that for all, so that neither commits nor gRPC's threads wait for it.
 #pragma once
 
 #include <condition_variable>
@@ -27,6 +28,7 @@
 namespace tessera::server {
 
 class Watcher;
+struct WatchNews;
 
 // Thread safe.
 class WatchHub {
@@ -48,9 +50,14 @@ class WatchHub {
 
  private:
   friend class Watcher;
+  // A watcher that wants its next page: these events, or (null) those that are stored.
+  struct Turn {
+    std::shared_ptr<Watcher> watcher;
+    std::shared_ptr<const WatchNews> news;
+  };
+
   void run();
-  // The watcher wants its next page.
-  void enqueue(std::shared_ptr<Watcher> watcher);
+  void enqueue(Turn turn);
   void remove(const std::shared_ptr<Watcher>& watcher);
 
   Reader& reader_;
@@ -61,7 +68,7 @@ class WatchHub {
   // Guarded by mutex_.
   std::map<int64_t, std::set<std::shared_ptr<Watcher>>> watchers_;  // by job
   size_t num_watchers_ = 0;
-  std::deque<std::shared_ptr<Watcher>> queue_;
+  std::deque<Turn> queue_;
   bool stopping_ = false;
   std::thread thread_;
 };

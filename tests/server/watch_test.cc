@@ -67,6 +67,49 @@ TEST(Watch, ResumesWithoutLossOrRepeatWhileEventsCome) {
   }
 }
 
+// One batch of rank 0, which is one commit.
+void commit_lines(Agent& agent, const v1::RunId& run, int count, int bytes) {
+  v1::SessionRequest request;
+  v1::EventBatch& batch = *request.mutable_event_batch();
+  *batch.mutable_run() = run;
+  batch.set_begin_offset(agent.offsets[0]);
+  batch.set_end_offset(agent.offsets[0] += 10);
+  for (int i = 0; i < count; ++i) {
+    batch.add_events()->mutable_log()->set_text(std::string(static_cast<size_t>(bytes), 'x'));
+  }
+  agent.send(request);
+  EXPECT_EQ(agent.next(v1::SessionResponse::kAck).ack().cursor().offset(), agent.offsets[0]);
+}
+
+// More or less than a page at a time, to watchers that have seen all before, and to one that asks
+// for what is to come.
+TEST(Watch, SeesCommitsOfAnySize) {
+  Service service;
+  const v1::Job job = service.submit(make_spec());
+  Agent agent(service, "n1", 1);
+  const v1::RunId run = agent.prepare().run();
+  agent.started(run, 0);
+  const int64_t later = service.get(job.id()).revision() + 100;
+  std::vector<v1::Event> seen, seen_later;
+  std::thread watcher([&] { seen = service.events(job.id(), 0, true); });
+  std::thread late_watcher([&] { seen_later = service.events(job.id(), later, true); });
+  for (const auto& [count, bytes] : {std::pair(1, 10), {300, 10}, {40, 8192}, {2, 10}, {128, 9}}) {
+    commit_lines(agent, run, count, bytes);
+  }
+  agent.finished(run, 0);
+  agent.ended(run);
+  watcher.join();
+  late_watcher.join();
+  const auto revisions = [](const std::vector<v1::Event>& events) {
+    std::vector<int64_t> numbers;
+    for (const v1::Event& event : events) numbers.push_back(event.revision());
+    return numbers;
+  };
+  EXPECT_EQ(revisions(seen), revisions(service.events(job.id())));
+  EXPECT_EQ(revisions(seen_later), revisions(service.events(job.id(), later)));
+  EXPECT_EQ(seen_later.back().state().state(), v1::Job::SUCCEEDED);
+}
+
 TEST(Watch, EndsAtOnceForAJobThatHasEnded) {
   Service service;
   const v1::Job job = service.submit(make_spec());

@@ -27,6 +27,9 @@ struct FleetOptions {
   int num_nodes = 1;
   int devices_per_node = 8;
   std::chrono::milliseconds step_interval{20};
+  // A run's first step comes at a random time of the interval, and not at its end: steps of runs
+  // that were started together are not.
+  bool spread_steps = false;
   // Above 0: what is told of a step is a line of so many bytes, in place of its metrics.
   int log_bytes = 0;
 };

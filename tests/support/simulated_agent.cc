@@ -264,9 +264,15 @@ void SimulatedAgent::start(const v1::RunId& id) {
   if (run == nullptr) return send_ended(id);
   if (run->started || run->ended) return;
   run->started = true;
-  run->next_step = Clock::now() + options_.step_interval;
+  run->next_step = Clock::now() + first_interval();
   if (observer_.started) observer_.started(id, hello_.node());
   pump(*run);
+}
+
+SimulatedAgent::Clock::duration SimulatedAgent::first_interval() {
+  if (!options_.spread_steps) return options_.step_interval;
+  std::uniform_real_distribution<double> share;
+  return std::chrono::duration_cast<Clock::duration>(share(random_) * options_.step_interval);
 }
 
 void SimulatedAgent::kill(const v1::RunId& id) {

@@ -81,6 +81,7 @@ class SimulatedAgent {
   void advance(Run& run);
   void pump(Run& run);
   void send_batch(const Run& run, Rank& rank);
+  Clock::duration first_interval();
   void end(Run& run);
   void violate(const std::string& what) const;
 
