@@ -92,7 +92,11 @@ Control::Control(Store& store, const Clock& clock, ControlOptions options,
       dispatch_(jobs_, nodes_, gangs_, store, clock, options.fair_share_half_life),
       probes_(nodes_, clock),
       admission_(nodes_, probes_, store, options.check_timeout),
-      replan_pause_(options.check_timeout / 2) {}
+      replan_pause_(options.check_timeout / 2) {
+  for (const auto& [number, record] : jobs_.all()) {
+    if (record->needs_plan()) replanning_[record->job().id()];
+  }
+}
 
 void Control::answer(JobReply reply, absl::StatusOr<v1::Job> job) {
   after_commit_(
@@ -244,16 +248,17 @@ void Control::replan() {
     const JobRecord* record = jobs_.find(entry.first);
     return !entry.second.is_asked && (record == nullptr || !record->needs_plan());
   });
-  for (const auto& [number, record] : jobs_.all()) {
-    const v1::Job& job = record->job();
-    if (!record->needs_plan() || job.state() != v1::Job::RESTARTING) continue;
-    if (!nodes_.any_ready()) continue;
-    Replanning& waiting = replanning_[job.id()];
-    if (waiting.is_asked || clock_.uptime() < waiting.not_before) continue;
-    waiting.is_asked = true;
-    admission_.replan(
-        store_.submitted(number), job.spec(),
-        [this, id = job.id()](const Admission::Outcome& outcome) { replanned(id, outcome); });
+  if (replanning_.empty() || !nodes_.any_ready()) return;
+  std::vector<std::string> due;
+  for (const auto& [id, waiting] : replanning_) {
+    if (!waiting.is_asked && clock_.uptime() >= waiting.not_before) due.push_back(id);
+  }
+  for (const std::string& id : due) {
+    const JobRecord& record = *jobs_.find(id);
+    if (record.job().state() != v1::Job::RESTARTING) continue;
+    replanning_[id].is_asked = true;
+    admission_.replan(store_.submitted(record.number()), record.job().spec(),
+                      [this, id](const Admission::Outcome& outcome) { replanned(id, outcome); });
   }
 }
 
@@ -466,6 +471,9 @@ void Control::tick() {
 
 void Control::commit() {
   if (!outage_.ok()) return;
+  for (const JobRecord* record : jobs_.changed()) {
+    if (record->needs_plan()) replanning_[record->job().id()];
+  }
   launches_.sync(jobs_.changed());
   if (std::exchange(place_, false)) dispatch_.place(std::exchange(explain_, false));
   const std::vector<JobChange> changes = jobs_.flush();

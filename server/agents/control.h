@@ -122,7 +122,7 @@ class Control {
   Dispatch dispatch_;
   Probes probes_;
   Admission admission_;
-  // A job that waits for its next plan.
+  // A job that waits for its next plan, by id. Of a hundred thousand there are few.
   struct Replanning {
     bool is_asked = false;
     int num_unanswered = 0;
