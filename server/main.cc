@@ -217,6 +217,7 @@ void start_loop(ControlLoop& loop, absl::Duration period, LastingControl& lastin
       period,
       [&] {
         lasting.tick();
+        metrics.set_writable(lasting.control().outage().ok());
         security.tick();
       },
       [&] {

@@ -93,15 +93,18 @@ std::vector<prometheus::MetricFamily> ServiceMetrics::collect() const {
   Gauge available("tessera_state_available_bytes",
                   "Bytes that may still be written to the disk of the state directory");
   Gauge capacity("tessera_state_capacity_bytes", "Size of that disk");
+  Gauge writable("tessera_state_writable",
+                 "1: changes are taken; 0: none are, the disk of the state is full or fails");
   build.set({{"version", TESSERA_VERSION}}, 1);
   start.set({}, unix_seconds(start_));
+  writable.set({}, is_writable_ ? 1 : 0);
   std::error_code failure;
   const std::filesystem::space_info space = std::filesystem::space(state_dir_, failure);
   if (!failure) {
     available.set({}, static_cast<double>(space.available));
     capacity.set({}, static_cast<double>(space.capacity));
   }
-  for (Gauge* gauge : {&build, &start, &available, &capacity}) gauge->move_to(families);
+  for (Gauge* gauge : {&build, &start, &writable, &available, &capacity}) gauge->move_to(families);
   return families;
 }
 

@@ -4,6 +4,7 @@
 // kind is an increase that an alert can see.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -31,6 +32,9 @@ class ServiceMetrics {
   // taken where record() is called meanwhile with a change; an idle round says nothing of a disk.
   void time_round(const std::function<void()>& round);
 
+  // Whether changes are taken: not while the disk of the state is full, or fails.
+  void set_writable(bool is_writable) { is_writable_ = is_writable; }
+
   std::vector<prometheus::MetricFamily> collect() const;
 
  private:
@@ -40,6 +44,7 @@ class ServiceMetrics {
   const std::filesystem::path state_dir_;
   const absl::Time start_;
   bool changed_ = false;  // in this round
+  std::atomic<bool> is_writable_{true};
   prometheus::Registry registry_;
   prometheus::Counter& submitted_;
   prometheus::Counter& attempts_;

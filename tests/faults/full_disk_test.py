@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import pathlib
 import sys
+import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
 from cluster import Follower, ProductError, cluster, expect, wait_until
@@ -45,7 +46,13 @@ def undisturbed(options):
         return weights(output)
 
 
-def while_full(options, service, output, job):
+def takes_changes(port):
+    """What /metrics says of it, for the alert."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+        return "tessera_state_writable 1" in response.read().decode().splitlines()
+
+
+def while_full(options, service, output, job, port):
     """What holds while the disk of the state is full."""
     proven = output / f"checkpoint-{PROVEN_AT}"
     wait_until(proven.exists, "the job to go on")
@@ -54,6 +61,7 @@ def while_full(options, service, output, job):
     done = service.call("submit", str(service.write_job("other", other)))
     expect(done.returncode != 0, "a job was taken on a full disk")
     expect("full" in done.stderr and str(service.state_dir) in done.stderr, done.stderr)
+    expect(not takes_changes(port), "/metrics says that changes are taken")
 
 
 def full_state(options, baseline, is_of_agent=False):
@@ -66,12 +74,14 @@ def full_state(options, baseline, is_of_agent=False):
             output = service.directory / "output"
             job = submit(service, "job", make_job(options, output))
             (coordinator,) = service.pids("tesserad")
+            port = (service.state_dir / "http.port").read_text().strip()
             follower = Follower(service, "watch", job)
 
             def on_event(event):
                 if event.get("step", {}).get("step") == FULL_AT:
                     with full(service.state_dir):
-                        while_full(options, service, output, job)
+                        while_full(options, service, output, job, port)
+                    wait_until(lambda: takes_changes(port), "/metrics to say that it is over")
 
             follower.follow(on_event)
             code, errors = follower.end()

@@ -219,5 +219,13 @@ TEST(ServiceMetrics, TheServiceItself) {
   EXPECT_THAT(page, HasSubstr("\ntessera_state_capacity_bytes "));
 }
 
+TEST(ServiceMetrics, AnOutageOfTheStateIsAZero) {
+  TurnedClock clock;
+  ServiceMetrics metrics(clock, std::filesystem::temp_directory_path());
+  EXPECT_THAT(page_of(metrics), HasSubstr("\ntessera_state_writable 1\n"));
+  metrics.set_writable(false);
+  EXPECT_THAT(page_of(metrics), HasSubstr("\ntessera_state_writable 0\n"));
+}
+
 }  // namespace
 }  // namespace tessera::server
