@@ -14,10 +14,10 @@ class FakeSource implements Source {
   onmessage: ((message: { data: string; lastEventId: string }) => void) | null = null;
   onerror: (() => void) | null = null;
   isClosed = false;
-  private end: (() => void) | null = null;
+  private listeners = new Map<string, (message: { data: string }) => void>();
   constructor(readonly after: string) {}
-  addEventListener(_: "end", listener: () => void) {
-    this.end = listener;
+  addEventListener(type: "end" | "refused", listener: (message: { data: string }) => void) {
+    this.listeners.set(type, listener);
   }
   close() {
     this.isClosed = true;
@@ -26,7 +26,12 @@ class FakeSource implements Source {
     this.onmessage?.({ data: `event ${revision}`, lastEventId: String(revision) });
   }
   finish() {
-    this.end?.();
+    this.listeners.get("end")?.({ data: "{}" });
+  }
+  refuse(data: string) {
+    this.listeners.get("refused")?.({ data });
+    // So ends the connection of every stream that the service closes.
+    this.onerror?.();
   }
 }
 
@@ -126,6 +131,21 @@ test("after the end nothing is opened again", () => {
   t.feed.pause();
   expect(t.sources).toHaveLength(1);
   expect(t.states.at(-1)).toEqual({ kind: "ended" });
+});
+
+test("a feed that is refused says why, and does not ask by itself again", () => {
+  const t = make("3");
+  t.last().onopen!();
+  t.last().say(4);
+  t.last().refuse('{"error": {"code": "UNAUTHENTICATED", "message": "the token was revoked"}}');
+  expect(t.states.at(-1)).toEqual({ kind: "refused", why: "the token was revoked" });
+  expect(t.sources[0]!.isClosed).toBe(true);
+  expect(t.timers).toHaveLength(0);
+  // With a new token, after a click.
+  t.feed.resume();
+  expect(t.last().after).toBe("4");
+  t.last().refuse("out of order");
+  expect(t.states.at(-1)).toEqual({ kind: "refused", why: "out of order" });
 });
 
 test("revisions are compared as the 64-bit integers they are", () => {

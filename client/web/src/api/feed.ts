@@ -8,14 +8,16 @@ export type FeedState =
   | { kind: "paused" }
   | { kind: "lost"; retryInMs: number }
   // The job has ended, and all of it was told.
-  | { kind: "ended" };
+  | { kind: "ended" }
+  // The token that it came with holds no more. One sentence, as the service gave it.
+  | { kind: "refused"; why: string };
 
 // What the feed needs of an EventSource.
 export interface Source {
   onopen: (() => void) | null;
   onmessage: ((message: { data: string; lastEventId: string }) => void) | null;
   onerror: (() => void) | null;
-  addEventListener(type: "end", listener: () => void): void;
+  addEventListener(type: "end" | "refused", listener: (message: { data: string }) => void): void;
   close(): void;
 }
 
@@ -82,9 +84,11 @@ export class Feed {
     const source = this.options.open(this.after);
     this.source = source;
     // What a source that was dropped still says is nobody's business.
-    const current = (act: () => void) => () => {
-      if (this.source === source) act();
-    };
+    const current =
+      <T extends unknown[]>(act: (...said: T) => void) =>
+      (...said: T) => {
+        if (this.source === source) act(...said);
+      };
     source.onopen = current(() => {
       this.pauseMs = FIRST_PAUSE_MS;
       this.options.onState({ kind: "live" });
@@ -103,6 +107,14 @@ export class Feed {
         this.options.onState({ kind: "ended" });
       }),
     );
+    // Not tried again by itself: the same token would be refused again, every few seconds.
+    source.addEventListener(
+      "refused",
+      current(({ data }: { data: string }) => {
+        this.drop();
+        this.options.onState({ kind: "refused", why: sentence(data) });
+      }),
+    );
   }
 
   private retry(): void {
@@ -114,6 +126,15 @@ export class Feed {
     };
     this.timer = (this.options.setTimer ?? ((f, ms) => setTimeout(f, ms)))(run, this.pauseMs);
     this.pauseMs = Math.min(this.pauseMs * 2, LONGEST_PAUSE_MS);
+  }
+}
+
+// Of the service's JSON of an error.
+function sentence(data: string): string {
+  try {
+    return (JSON.parse(data) as { error?: { message?: string } }).error?.message ?? data;
+  } catch {
+    return data;
   }
 }
 

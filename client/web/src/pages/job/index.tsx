@@ -48,6 +48,15 @@ function Connection({ feed, retry }: { feed: FeedState; retry: () => void }) {
           </button>
         </span>
       );
+    case "refused":
+      return (
+        <span class="feed lost" role="alert">
+          No more is shown of this job: {feed.why}.{" "}
+          <button type="button" class="link" onClick={retry}>
+            Try again
+          </button>
+        </span>
+      );
     default:
       return <span class="feed">{feed.kind === "paused" ? "paused" : "connecting…"}</span>;
   }
