@@ -13,6 +13,20 @@ namespace {
 // For ranks to tell what they wait for. Agents keep hung ranks alive for longer (RankHung).
 constexpr absl::Duration kMaxInquiry = absl::Seconds(3);
 
+// A silence of this part of hang_timeout is looked into: it ends the attempt where a rank does not
+// even answer while the others wait for it. One that answers has the whole of its time.
+constexpr int kSuspicionShare = 25;
+constexpr absl::Duration kMinSuspicion = absl::Seconds(5);
+// And it is as many times the longest silence that this attempt went on after.
+constexpr int kUsualSilences = 4;
+// For ranks to answer. Only what a thread of theirs does beside their work: a machine that has
+// others answer has processors for that.
+constexpr absl::Duration kMaxAnswer = absl::Seconds(5);
+
+absl::Duration hang_timeout(const JobRecord& record) {
+  return absl::Seconds(record.job().spec().resources().hang_timeout().seconds());
+}
+
 const v1::Parallelism& parallelism_of(const JobRecord& record) {
   const v1::JobSpec& spec = record.gang().has_spec() ? record.gang().spec() : record.job().spec();
   return spec.parallelism();
@@ -70,6 +84,15 @@ absl::Status Gangs::record_collectives(const JobRecord& record) {
 
 void Gangs::note_collectives(JobRecord& record, int rank, const v1::TrainerEvent& event) {
   Inquiry& inquiry = inquiries_[record.number()];
+  if (!event.has_collectives()) {
+    const absl::Duration now = clock_.uptime();
+    // The first of the attempt ends no silence.
+    if (inquiry.last_progress > absl::ZeroDuration()) {
+      inquiry.longest_silence = std::max(inquiry.longest_silence, now - inquiry.last_progress);
+    }
+    inquiry.last_progress = now;
+    inquiry.suspected_at.reset();
+  }
   if (event.has_collectives()) {
     inquiry.report.records[rank] = event.collectives();
     const bool all =
@@ -102,8 +125,9 @@ void Gangs::conclude(JobRecord& record) {
   inquiry.deadline.reset();
   const spec::HangFinding finding = spec::explain_hang(parallelism_of(record), inquiry.report);
   const int rank = finding.rank < 0 ? inquiry.rank : finding.rank;
-  const std::string idle = absl::StrFormat("no progress for %.0f s, resources.hang_timeout",
-                                           absl::ToDoubleSeconds(inquiry.idle));
+  const std::string idle =
+      absl::StrFormat("no progress for %.0f s%s", absl::ToDoubleSeconds(inquiry.idle),
+                      inquiry.rank < 0 ? "" : ", resources.hang_timeout");
   fail(record,
        make_failure(v1::Failure::HANG,
                     finding.text.empty() ? absl::StrCat("rank ", rank, " hangs (on ",
@@ -139,6 +163,49 @@ void Gangs::check_inquiries() {
     if (inquiry.deadline && now > *inquiry.deadline) due.push_back(active_.at(number));
   }
   for (JobRecord* record : due) conclude(*record);
+}
+
+bool Gangs::heard_since(const JobRecord& record, absl::Duration time) const {
+  const auto& members = record.gang().nodes();
+  return std::all_of(members.begin(), members.end(), [&](const GangNode& member) {
+    const auto node = nodes_.all().find(member.name());
+    return node != nodes_.all().end() && node->second.link != nullptr &&
+           node->second.last_message > time;
+  });
+}
+
+void Gangs::suspect(JobRecord& record) {
+  if (record.job().placements_size() < 2) return;
+  const absl::Duration now = clock_.uptime();
+  Inquiry& inquiry = inquiries_[record.number()];
+  if (inquiry.last_progress == absl::ZeroDuration()) inquiry.last_progress = now;
+  if (inquiry.deadline) return;
+  if (inquiry.suspected_at) return check_suspicion(record, inquiry);
+  const absl::Duration usual = kUsualSilences * inquiry.longest_silence;
+  const absl::Duration enough =
+      std::max({kMinSuspicion, usual, hang_timeout(record) / kSuspicionShare});
+  if (now - inquiry.last_progress < enough || enough >= hang_timeout(record)) return;
+  inquiry.suspected_at = now;
+  // It can only be that the job ends: then there is nothing to ask.
+  record_collectives(record).IgnoreError();
+}
+
+void Gangs::check_suspicion(JobRecord& record, Inquiry& inquiry) {
+  const absl::Duration asked_at = *inquiry.suspected_at;
+  // Once a silence. Of a node that is away nobody can say what its ranks do.
+  if (clock_.uptime() - asked_at < kMaxAnswer || !heard_since(record, asked_at + kMaxAnswer / 2)) {
+    return;
+  }
+  inquiry.suspected_at = absl::InfiniteDuration();
+  const auto& records = inquiry.report.records;
+  const bool someone_waits = std::any_of(records.begin(), records.end(), [](const auto& entry) {
+    return spec::waited_for(entry.second) != nullptr;
+  });
+  const spec::HangFinding finding = spec::explain_hang(parallelism_of(record), inquiry.report);
+  if (!someone_waits || finding.rank < 0 || records.contains(finding.rank)) return;
+  inquiry.rank = -1;
+  inquiry.idle = clock_.uptime() - inquiry.last_progress;
+  conclude(record);
 }
 
 void Gangs::watch_stragglers(JobRecord& record, const v1::StepMetrics& step) {

@@ -177,13 +177,18 @@ void Gangs::send_kill(JobRecord& record) {
   Timing& timing = timings_[record.number()];
   const v1::Job::State state = record.job().state();
   const absl::Duration now = clock_.uptime();
-  // Ranks that lost a peer write no checkpoint any more.
-  const bool broken = !record.gang().failures().empty();
+  // Ranks that lost a peer write no checkpoint any more, and those that hang never stop.
+  const auto& failures = record.gang().failures();
+  const bool broken = !failures.empty();
+  const bool hangs = std::any_of(failures.begin(), failures.end(), [](const v1::Failure& failure) {
+    return failure.kind() == v1::Failure::HANG;
+  });
   absl::Duration grace = options_.restart_grace;
   if (state == v1::Job::CANCELLING) grace = options_.cancel_grace;
   if (state == v1::Job::STOPPING && !broken) {
     grace = std::max(absl::ZeroDuration(), timing.stop_deadline - now);
   }
+  if (hangs) grace = absl::ZeroDuration();
   for (const GangNode& node : record.gang().nodes()) {
     if (node.ended()) continue;
     v1::SessionResponse message;
@@ -425,6 +430,8 @@ void Gangs::tick() {
                                              absl::FormatDuration(options_.start_timeout))));
     } else if (is_ending(state) && now > timing.next_kill) {
       send_kill(record);
+    } else if (state == v1::Job::RUNNING) {
+      suspect(record);
     }
   }
 }

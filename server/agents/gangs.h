@@ -111,8 +111,14 @@ class Gangs {
   struct Inquiry {
     spec::HangReport report;
     std::optional<absl::Duration> deadline;  // set while they are asked, as the next ones
-    int rank = -1;                           // that hangs
+    int rank = -1;                           // that hangs; -1: which one is not known
     absl::Duration idle;
+    // On the clock's uptime: when any rank last went on.
+    absl::Duration last_progress;
+    // Between two such times.
+    absl::Duration longest_silence;
+    // When ranks were asked since, as none of them goes on.
+    std::optional<absl::Duration> suspected_at;
   };
 
   // To these ranks; none: to all.
@@ -121,6 +127,12 @@ class Gangs {
   void note_collectives(JobRecord& record, int rank, const v1::TrainerEvent& event);
   void conclude(JobRecord& record);
   void check_inquiries();
+  // Asks the ranks of a running gang that has been silent for a part of its hang_timeout, and ends
+  // the attempt where some answer, and wait for one that does not.
+  void suspect(JobRecord& record);
+  void check_suspicion(JobRecord& record, Inquiry& inquiry);
+  // Whether the coordinator has heard of all nodes of the gang since.
+  bool heard_since(const JobRecord& record, absl::Duration time) const;
   // The failure, with what ranks waited for when it came where that explains it.
   v1::Failure explained(JobRecord& record, v1::Failure cause);
   void watch_stragglers(JobRecord& record, const v1::StepMetrics& step);

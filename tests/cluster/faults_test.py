@@ -77,10 +77,16 @@ def scenarios():
         ("file:.final.tmp", "agent"),
         ("file:.final.tmp", "coordinator"),
     ]
+    # As tests/chaos does to it under load, where ranks are counters: it hardly lives.
+    table["storm"] = [(f"step:{step}", "coordinator") for step in range(5, STEPS, 12)] + [
+        ("step:65", "agent"),
+        ("step:101", "rank1"),
+        ("step:161", "agent"),
+    ]
     return table
 
 
-QUICK = ["ranks", "agents", "coordinators", "everyone"]
+QUICK = ["ranks", "agents", "coordinators", "everyone", "storm"]
 
 
 def moments_of(event):
