@@ -31,7 +31,6 @@ void fill_queue(support::TesseradProcess& process, int count) {
                 first + num, num, num / seconds_since(begin),
                 1e6 * (process.cpu_time() - cpu).count() / num,
                 mebibytes(process.resident_bytes()));
-    std::fflush(stdout);
   }
 }
 
@@ -39,6 +38,7 @@ void run(const Options& options, const Place& place) {
   support::TesseradProcess process(place.tesserad, place.directory, {"--http", ""});
   process.start();
   if (!process.await_serving()) throw std::runtime_error("tesserad does not serve");
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   std::printf("empty: %.0f MiB\n", mebibytes(process.resident_bytes()));
   fill_queue(process, options.queued + options.running);
   auto begin = SteadyClock::now();

@@ -77,11 +77,14 @@ def scenarios():
         ("file:.final.tmp", "agent"),
         ("file:.final.tmp", "coordinator"),
     ]
-    # As tests/chaos does to it under load, where ranks are counters: it hardly lives.
-    table["storm"] = [(f"step:{step}", "coordinator") for step in range(5, STEPS, 12)] + [
-        ("step:65", "agent"),
-        ("step:101", "rank1"),
-        ("step:161", "agent"),
+    # As tests/chaos does to it under load, where ranks are counters: it hardly lives. Files tell of
+    # steps while no coordinator does.
+    saves = range(SAVE_STEPS, STEPS + 1, SAVE_STEPS)
+    table["storm"] = [(f"file:checkpoint-{step}", "coordinator") for step in saves] + [
+        ("state:RUNNING", "rank1"),
+        ("file:checkpoint-60", "agent"),
+        ("file:.checkpoint-120.tmp", "rank0"),
+        ("file:checkpoint-160", "agent"),
     ]
     return table
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from reward_server import build_package
 
 LONG = 100_000  # steps: never done while the test runs
-HANG_SECONDS = 20
+HANG_SECONDS = 16
 PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
 WALL = 0x40000000  # __WALL of waitpid(2)
 

@@ -131,11 +131,13 @@ void SimulatedAgent::disconnected() {
   if (closed_) return std::exchange(closed_, nullptr)();
   std::uniform_int_distribution<int> pause(kMinReconnectMs, kMaxReconnectMs);
   loop_.call_after(std::chrono::milliseconds(pause(random_)), [this] {
-    if (!stream_ && !closed_) connect();
+    if (!stream_ && !is_closing_) connect();
   });
 }
 
 void SimulatedAgent::close(std::function<void()> done) {
+  // Also once it is closed: others may still be closing, and a connection is due again.
+  is_closing_ = true;
   closed_ = std::move(done);
   if (stream_) {
     stream_->cancel();

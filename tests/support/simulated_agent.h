@@ -96,6 +96,7 @@ class SimulatedAgent {
   int64_t last_heartbeat_ = 0;
   std::chrono::milliseconds heartbeat_interval_{0};
   std::minstd_rand random_;
+  bool is_closing_ = false;
   std::function<void()> closed_;
 };
 
