@@ -175,7 +175,12 @@ bool Gangs::heard_since(const JobRecord& record, absl::Duration time) const {
 }
 
 void Gangs::suspect(JobRecord& record) {
-  if (record.job().placements_size() < 2) return;
+  // Ranks that are done do not answer either.
+  const auto& ranks = record.gang().ranks();
+  if (ranks.size() < 2 || std::any_of(ranks.begin(), ranks.end(),
+                                      [](const GangRank& rank) { return rank.finished(); })) {
+    return;
+  }
   const absl::Duration now = clock_.uptime();
   Inquiry& inquiry = inquiries_[record.number()];
   if (inquiry.last_progress == absl::ZeroDuration()) inquiry.last_progress = now;
