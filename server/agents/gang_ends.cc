@@ -73,8 +73,11 @@ void Gangs::settle(JobRecord& record) {
   const auto early = std::find_if(ranks.begin(), ranks.end(), [](const GangRank& rank) {
     return !rank.finished() || rank.stopped();
   });
-  if (early != ranks.end() && early->stopped() && record.has_allocation()) {
+  const bool is_stopped =
+      std::any_of(ranks.begin(), ranks.end(), [](const GangRank& rank) { return rank.stopped(); });
+  if (is_stopped && record.has_allocation()) {
     // Nobody else stops ranks that the coordinator did not.
+    evict(record);
     return fail(record,
                 make_failure(v1::Failure::DEVICE,
                              absl::StrCat(record.allocation().launcher(), " ends job ",
@@ -140,6 +143,10 @@ bool Gangs::count_restart(JobRecord& record, const v1::Failure& failure) {
   timings_[record.number()].not_before = clock_.uptime() + backoff(job.restarts());
   jobs_.touch(record);
   return true;
+}
+
+void Gangs::evict(const JobRecord& record) {
+  if (record.has_allocation()) evicted_.insert(record.number());
 }
 
 void Gangs::break_up(JobRecord& record, const v1::Failure& failure) {
@@ -236,6 +243,7 @@ void Gangs::release(JobRecord& record) {
   record.mutable_job()->clear_placements();
   inquiries_.erase(record.number());
   stragglers_.erase(record.number());
+  last_evals_.erase(record.number());
   timings_.erase(record.number());
   active_.erase(record.number());
 }

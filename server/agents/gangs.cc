@@ -17,6 +17,8 @@ namespace tessera::server {
 namespace {
 
 constexpr absl::Duration kKillRepeat = absl::Seconds(10);
+// Of a job's latest, for an evaluation that may be among them.
+constexpr int kMaxLookedAt = 4096;
 // Of jobs that were stored before there was the field.
 constexpr absl::Duration kDefaultGrace = absl::Seconds(60);
 
@@ -212,6 +214,7 @@ void Gangs::prepared(const std::string& node, const v1::Prepared& message) {
     v1::Failure refusal = message.refusal();
     refusal.set_rank(-1);
     refusal.set_message(absl::StrCat("node ", node, " refused the run: ", refusal.message()));
+    evict(record);
     fail(record, refusal);
     return;
   }
@@ -259,13 +262,35 @@ void Gangs::apply(JobRecord& record, int rank, const v1::TrainerEvent& event) {
   note_collectives(record, rank, event);
   std::optional<v1::Event> told = event_of_job(event, rank);
   if (!told) return;
+  if (is_known(record, rank, event)) return;
   if (event.has_step()) *record.mutable_job()->mutable_step() = event.step();
   if (event.has_checkpoint()) checkpoint_saved(record, event.checkpoint());
   if (event.has_waiting() && record.job().state() == v1::Job::RUNNING)
     record.mutable_job()->set_reason(event.waiting().reason());
   jobs_.append(record, *std::move(told));
-  if (event.has_step()) watch_stragglers(record, event.step());
+  // Of steps up to there its ranks only repeat what their checkpoint tells of.
+  const bool is_repeated = event.step().step() <= record.gang().ranks(rank).resumed_step();
+  if (event.has_step() && !is_repeated) watch_stragglers(record, event.step());
   if (event.has_memory()) memory_seen(record, rank, event.memory());
+}
+
+// Ranks tell again what the checkpoint that they go on from has of steps and evaluations. That is
+// news where the attempt that took them was cut off.
+bool Gangs::is_known(const JobRecord& record, int rank, const v1::TrainerEvent& event) {
+  const int resumed_step = record.gang().ranks(rank).resumed_step();
+  if (event.has_step()) {
+    return event.step().step() <= std::min(resumed_step, record.job().step().step());
+  }
+  if (!event.has_eval() || event.eval().step() > resumed_step) return false;
+  const auto [last, is_first] = last_evals_.try_emplace(record.number(), 0);
+  if (is_first) {
+    for (const v1::Event& told : store_.queries().last_events(record.number(), kMaxLookedAt)) {
+      last->second = std::max(last->second, told.eval().step());
+    }
+  }
+  if (event.eval().step() <= last->second) return true;
+  last->second = event.eval().step();
+  return false;
 }
 
 void Gangs::rank_finished(JobRecord& record, int rank, const v1::Finished& finished) {
@@ -323,6 +348,11 @@ void Gangs::rank_exited(const std::string& node, const v1::RankExited& message) 
     if (known.rank() == failure.rank()) return;
   }
   jobs_.log(*member.record, v1::LogLine::ERROR, failure.message(), message.rank());
+  const v1::Job::State state = member.record->job().state();
+  const bool is_wanted = state == v1::Job::STARTING || state == v1::Job::RUNNING;
+  if (is_wanted && message.was_killed() && failure.kind() == v1::Failure::DEVICE) {
+    evict(*member.record);
+  }
   // What it was killed for is known, and explains more.
   if (message.was_killed() && !member.record->gang().failures().empty()) return;
   fail(*member.record, failure);
@@ -331,9 +361,16 @@ void Gangs::rank_exited(const std::string& node, const v1::RankExited& message) 
 void Gangs::run_ended(const std::string& node, const v1::RunEnded& message) {
   const Member member = find(node, message.run());
   if (!member) return;
+  JobRecord& record = *member.record;
   member.node->set_ended(true);
-  jobs_.touch(*member.record);
-  settle(*member.record);
+  jobs_.touch(record);
+  if (record.job().state() == v1::Job::STARTING && !record.gang().started()) {
+    // No rank of it will tell.
+    evict(record);
+    return fail(record,
+                make_failure(v1::Failure::DEVICE, absl::StrCat("node ", node, " gave the run up")));
+  }
+  settle(record);
 }
 
 std::vector<v1::Cursor> Gangs::cursors(const v1::Hello& hello) {

@@ -11,7 +11,9 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/spec/hangs.h"
@@ -69,6 +71,9 @@ class Gangs {
   // The machines of the job's attempt are taken from it: an attempt that starts or runs has failed.
   // Requires: it has a gang.
   void break_up(JobRecord& record, const v1::Failure& failure);
+  // Numbers of the jobs whose allocation the cluster has taken from them since the last call, as
+  // their agents tell: nothing is to be started on it any more.
+  std::set<int64_t> take_evicted() { return std::exchange(evicted_, {}); }
   // A job without a gang failed to start: it waits a while, or FAILED where its restarts are used
   // up. Says whether it goes on.
   bool count_restart(JobRecord& record, const v1::Failure& failure);
@@ -140,6 +145,7 @@ class Gangs {
   void send_start(const JobRecord& record, const std::string& node);
   void send_kill(JobRecord& record);
   void apply(JobRecord& record, int rank, const v1::TrainerEvent& event);
+  bool is_known(const JobRecord& record, int rank, const v1::TrainerEvent& event);
   void rank_started(JobRecord& record, int rank, const v1::Started& started);
   void rank_finished(JobRecord& record, int rank, const v1::Finished& finished);
   void checkpoint_saved(JobRecord& record, const v1::CheckpointSaved& checkpoint);
@@ -157,6 +163,9 @@ class Gangs {
   // Whether the job, out of memory, waits for another plan.
   bool settle_for_replan(JobRecord& record, const v1::Failure& cause);
   void release(JobRecord& record);
+  // An agent of the job's allocation ends what the coordinator wants to go on: only the cluster can
+  // have told it to. Nothing where the job has none.
+  void evict(const JobRecord& record);
 
   JobTable& jobs_;
   Nodes& nodes_;
@@ -167,6 +176,9 @@ class Gangs {
   std::map<int64_t, JobRecord*> active_;
   std::map<int64_t, Inquiry> inquiries_;
   std::map<int64_t, StragglerRule> stragglers_;
+  std::set<int64_t> evicted_;
+  // Step of the latest evaluation that was told of, of jobs whose ranks repeat some.
+  std::map<int64_t, int> last_evals_;
 };
 
 // Where the rank runs; empty: it has no place.

@@ -14,8 +14,6 @@
 namespace tessera::server {
 namespace {
 
-// Agents that were told to leave end by themselves; then the cluster ends them.
-constexpr absl::Duration kLeaveGrace = absl::Seconds(15);
 constexpr absl::Duration kMinSubmitPause = absl::Seconds(1);
 constexpr absl::Duration kMaxSubmitPause = absl::Seconds(60);
 // Beyond a job's own limit: until its agents have joined.
@@ -143,6 +141,7 @@ bool Launches::wants_allocation(const JobRecord& record) const {
 }
 
 void Launches::sync(const std::vector<JobRecord*>& changed) {
+  drop_evicted();
   for (JobRecord* record : changed) {
     if (!is_launched(record->job().spec())) continue;
     if (is_terminal(record->job().state())) {
@@ -152,30 +151,6 @@ void Launches::sync(const std::vector<JobRecord*>& changed) {
     }
     if (record->has_allocation() && !wants_allocation(*record)) {
       drop(*record, absl::StrCat("the job is ", std::string(state_name(record->job().state()))));
-    }
-  }
-}
-
-void Launches::drop(JobRecord& record, const std::string& why) {
-  const Allocation allocation = record.allocation();
-  record.clear_allocation();
-  jobs_.touch(record);
-  watched_.erase(allocation.name());
-  leave(allocation, why);
-  if (const auto cluster = clusters_.find(allocation.launcher()); cluster != clusters_.end()) {
-    cluster->second.next_question = clock_.uptime();
-  }
-}
-
-void Launches::leave(const Allocation& allocation, const std::string& why) {
-  for (int index = 0; index < allocation.num_nodes(); ++index) {
-    const std::string node = node_of_allocation(allocation.name(), index);
-    v1::SessionResponse message;
-    message.mutable_leave()->set_reason(why);
-    if (nodes_.send(node, std::move(message))) {
-      leaving_[allocation.name()] = clock_.uptime() + kLeaveGrace;
-    } else {
-      nodes_.forget(node);
     }
   }
 }
@@ -290,6 +265,7 @@ void Launches::tick(const FairShare& shares) {
     if (!cluster.is_asked && now >= cluster.next_question) ask(cluster);
   }
   std::erase_if(leaving_, [&](const auto& entry) { return entry.second < now; });
+  drop_evicted();
   for (const int64_t number : std::set(numbers_)) {
     JobRecord& record = *jobs_.all().at(number);
     if (!record.has_allocation()) {
@@ -356,13 +332,14 @@ void Launches::seen(Watched& watched, const std::string& name, const ClusterJob*
   if (watched.is_called) return;
   if (job == nullptr) {
     if (allocation.id().empty()) return;  // it will be submitted again
-    return lost(name, {.name = name,
-                       .id = allocation.id(),
-                       .state = ClusterJob::State::kEnded,
-                       .reason = "unknown to the cluster"});
+    watched.seen = {.name = name,
+                    .id = allocation.id(),
+                    .state = ClusterJob::State::kEnded,
+                    .reason = "unknown to the cluster"};
+  } else {
+    watched.seen = *job;
   }
-  watched.seen = *job;
-  if (job->state == ClusterJob::State::kEnded) return lost(name, *job);
+  if (watched.seen->state == ClusterJob::State::kEnded) return lost(name, *watched.seen);
   // It is submitted again: what goes with it may be missing.
   if (allocation.id().empty()) return;
   if (job->state == ClusterJob::State::kRunning && job->num_nodes > 0 &&

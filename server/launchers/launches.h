@@ -100,6 +100,9 @@ class Launches {
   void listed(Cluster& cluster, const absl::StatusOr<std::vector<ClusterJob>>& jobs);
   void seen(Watched& watched, const std::string& name, const ClusterJob* job);
   void remove_unwanted(Cluster& cluster, const ClusterJob& job);
+  // Allocations whose agents ended the ranks go as soon as no rank is left, before anything else is
+  // started on them: their machines may be there for a while yet.
+  void drop_evicted();
   // The cluster ended it, or never gave it.
   void lost(const std::string& name, const ClusterJob& job);
   void check_agents(Watched& watched, JobRecord& record);
@@ -121,6 +124,8 @@ class Launches {
   // Unfinished jobs of clusters.
   std::set<int64_t> numbers_;
   std::map<std::string, Watched> watched_;  // by name
+  // Names of those whose agents ended what ran on them.
+  std::set<std::string> evicted_;
   // Until when agents that were told to leave are given time to.
   std::map<std::string, absl::Duration> leaving_;
   // Ended allocations that nothing is left of, by name; as long as the cluster names them.

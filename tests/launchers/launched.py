@@ -12,7 +12,16 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
 
 from cluster import DEADLINE_SECONDS, ProductError, cluster, expect, wait_until
 from jobs import sft_job
-from submitted import check_same, follow, get, outcome_of, reasons_of, submit, wait_for_state
+from submitted import (
+    check_same,
+    follow,
+    get,
+    losses_of,
+    outcome_of,
+    reasons_of,
+    submit,
+    wait_for_state,
+)
 
 STEPS = 120
 LONG = 100_000  # steps: never done while a test runs
@@ -107,6 +116,8 @@ def run_scenarios(description, scenarios, in_slice, require=lambda: None):
 
 __all__ = ["Coordinator", "check_same", "cluster", "expect", "follow", "get", "launched_job"]
 __all__ += [
+    "STEPS",
+    "losses_of",
     "reasons_of",
     "run_scenarios",
     "submit",

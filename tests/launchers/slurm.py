@@ -66,7 +66,9 @@ def free_ports(count):
 
 
 class Slurm:
-    def __init__(self, directory, nodes=("n1", "n2")):
+    def __init__(self, directory, nodes=("n1", "n2"), gpus=0):
+        """`gpus`: of each node, for Slurm to give out; plain files stand for their devices."""
+        self.gpus = gpus
         self.directory = pathlib.Path(directory)
         self.conf = self.directory / "slurm.conf"
         self.wrappers = self.directory / "bin"
@@ -103,9 +105,21 @@ class Slurm:
         text = CONF.format(host=host, ports=ports, user=user, directory=self.directory)
         for node, port in zip(self.nodes, ports[1:], strict=True):
             text += f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
-            text += f" CPUs={CPUS} RealMemory=1000\n"
+            text += f" CPUs={CPUS} RealMemory=1000{f' Gres=gpu:{self.gpus}' if self.gpus else ''}\n"
         text += f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES State=UP\n"
+        if self.gpus:
+            text += "GresTypes=gpu\n"
+            self.write_gres()
         self.conf.write_text(text)
+
+    def write_gres(self):
+        lines = []
+        for node in self.nodes:
+            for index in range(self.gpus):
+                (self.directory / f"{node}-gpu{index}").touch()
+            files = f"{self.directory}/{node}-gpu[0-{self.gpus - 1}]"
+            lines.append(f"NodeName={node} Name=gpu File={files}\n")
+        (self.directory / "gres.conf").write_text("".join(lines))
 
     def start_munge(self):
         folder = self.directory / "munge"
@@ -159,6 +173,11 @@ class Slurm:
             "squeue", "--noheader", "--states=all", "--format", "%i|%T|%j|%k"
         ).splitlines()
         return sorted((tuple(line.split("|")) for line in lines), key=lambda job: int(job[0]))
+
+    def details(self, job):
+        """What Slurm knows of a job, fields by name."""
+        words = self.call("scontrol", "show", "--details", "--oneliner", "job", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
 
     def live(self):
         return [job for job in self.jobs() if job[1] in ("PENDING", "RUNNING", "COMPLETING")]

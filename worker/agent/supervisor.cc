@@ -246,9 +246,12 @@ bool Supervisor::running() const {
 
 void Supervisor::kill_all(milliseconds grace, std::function<void()> done) {
   ending_ = true;
+  for (auto& [run_key, run] : runs_) {
+    run->kill(grace, "the agent is shutting down", true);
+    if (send_ && !run->released()) run->pump(send_);  // it may never have started
+  }
   if (!running()) return loop_.post(std::move(done));
   all_killed_ = std::move(done);
-  for (auto& [run_key, run] : runs_) run->kill(grace, "the agent is shutting down", true);
 }
 
 void Supervisor::await_release(milliseconds patience, std::function<void()> done) {
