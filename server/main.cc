@@ -249,7 +249,7 @@ absl::Status lead_until(const sigset_t& signals, const Flags& flags, const State
   ControlLoop loop;
   std::random_device random;
   ControlOptions options = flags.control;
-  auto owner = launcher_owner(flags.launchers, state_dir);
+  auto owner = launcher_owner(flags.launchers, state_dir, **store);
   if (!owner.ok()) return owner.status();
   options.launch.owner = *std::move(owner);
   auto launchers = start_launchers(flags, options.launch.owner, state_dir, **security, loop);
@@ -344,7 +344,11 @@ absl::Status serve_as_one_of_several(const sigset_t& signals, Flags flags,
                                .advertise = flags.advertise,
                                .addresses = flags.addresses(state_dir),
                                .http = flags.http,
-                               .tls = flags.tls};
+                               .tls = flags.tls,
+                               .check = [&](Election& election) {
+                                 return check_launcher_owner(flags.launchers,
+                                                             election.setting(kOwnerSetting));
+                               }};
   auto lead = await_leadership(options, state_dir, clock, signals, fail);
   if (absl::IsCancelled(lead.status())) return absl::OkStatus();
   if (!lead.ok()) return lead.status();

@@ -90,6 +90,7 @@ class Candidate {
  private:
   absl::Status start_grpc() {
     if (server_ != nullptr) return absl::OkStatus();
+    if (absl::Status status = options_.check(*election_); !status.ok()) return status;
     auto tls = Tls::open(dir_.path(), options_.tls, options_.addresses, clock_,
                          election_->agree_on_authority(""));
     if (!tls.ok()) return tls.status();

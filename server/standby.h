@@ -28,6 +28,8 @@ struct StandbyOptions {
   std::vector<std::string> addresses;
   HttpOptions http;
   TlsOptions tls;
+  // Before it serves: whether what the coordinators share lets this one be one of them.
+  std::function<absl::Status(Election&)> check;
 };
 
 // Of a coordinator that leads.

@@ -1,13 +1,13 @@
 #include "server/jobs/leadership.h"
 
 #include <spdlog/spdlog.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/spec/boot_clock.h"
 
 namespace tessera::server {
 namespace {
@@ -54,6 +54,10 @@ constexpr char kRenew[] =
     "WHERE epoch = ? RETURNING epoch";
 constexpr char kRelease[] = "UPDATE leader SET expires = clock_timestamp() WHERE epoch = ?";
 constexpr char kAuthority[] = "SELECT authority FROM leader";
+constexpr char kHasSettings[] =
+    "SELECT count(*) FROM pg_class WHERE relname = 'settings' AND relnamespace = "
+    "(SELECT relnamespace FROM pg_class WHERE oid = 'leader'::regclass)";
+constexpr char kSetting[] = "SELECT value FROM settings WHERE name = ?";
 constexpr char kSetAuthority[] =
     "UPDATE leader SET authority = ? WHERE authority = ''::bytea RETURNING epoch";
 
@@ -71,11 +75,7 @@ std::optional<int64_t> first_integer(Database& database, const char* sql,
 
 }  // namespace
 
-absl::Duration boot_time() {
-  timespec now;
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return absl::DurationFromTimespec(now);
-}
+absl::Duration boot_time() { return absl::FromChrono(spec::BootClock::now().time_since_epoch()); }
 
 Election::View Election::look() {
   if (!is_there_) {
@@ -116,6 +116,16 @@ std::string Election::agree_on_authority(const std::string& mine) {
     return true;
   });
   return authority;
+}
+
+std::string Election::setting(const std::string& name) {
+  std::string value;
+  if (first_integer(*database_, kHasSettings, {}) == 0) return value;
+  database_->read(kSetting, {name}, [&](const Row& row) {
+    value = row.bytes(0);
+    return true;
+  });
+  return value;
 }
 
 Leadership::Leadership(std::unique_ptr<Election> election, int64_t epoch, absl::Duration asked,

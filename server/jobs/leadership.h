@@ -50,6 +50,9 @@ class Election {
   // none.
   std::string agree_on_authority(const std::string& mine);
 
+  // Store::setting() of the store that they share; empty also where nobody has led yet.
+  std::string setting(const std::string& name);
+
   absl::Duration lease() const { return lease_; }
 
  private:

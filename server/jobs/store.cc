@@ -61,6 +61,11 @@ std::string schema4() {
       ended_states(), ")");
 }
 
+// What version 5 adds: what all coordinators that use the database agree on.
+constexpr const char* kSchema5 = R"sql(
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+)sql";
+
 // What one job counts in the mean of a device's ratios.
 constexpr double kRatioWeight = 0.25;
 
@@ -69,7 +74,7 @@ constexpr int kRecordsPerRead = 1024;
 
 // Of "tessera.db".
 const Schema& schema() {
-  static const Schema schema{"tessera", {kSchema, kSchema2, kSchema3, schema4()}};
+  static const Schema schema{"tessera", {kSchema, kSchema2, kSchema3, schema4(), kSchema5}};
   return schema;
 }
 
@@ -216,6 +221,22 @@ std::vector<StoredProject> Store::projects() {
     return true;
   });
   return projects;
+}
+
+std::string Store::setting(const std::string& name) {
+  std::string value;
+  database_->read("SELECT value FROM settings WHERE name = ?", {name}, [&](const Row& row) {
+    value = row.bytes(0);
+    return true;
+  });
+  return value;
+}
+
+void Store::set_setting(const std::string& name, const std::string& value) {
+  database_->write(
+      "INSERT INTO settings (name, value) VALUES (?, ?) "
+      "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+      {name, value});
 }
 
 std::vector<JobRecord> Store::unfinished() {

@@ -73,6 +73,10 @@ class Store {
   void put_project(const StoredProject& project);
   std::vector<StoredProject> projects();
 
+  // What `name` was set to for all who use this database; empty: it was not yet.
+  std::string setting(const std::string& name);
+  void set_setting(const std::string& name, const std::string& value);
+
   // In order of submission.
   std::vector<JobRecord> unfinished();
   Queries& queries() { return *queries_; }

@@ -97,23 +97,36 @@ void add_launcher_flags(CLI::App& app, LauncherFlags& flags) {
       ->type_name("FILE");
   app.add_option("--launcher-owner", flags.owner,
                  "Part of the names of what is submitted, by which this coordinator knows its own; "
-                 "those that share a database must share it (default: a random one, kept in "
-                 "STATE_DIR/launcher.owner)")
+                 "kept in the database at the first start, and the same from then on (default: a "
+                 "random one)")
       ->type_name("NAME");
 }
 
-absl::StatusOr<std::string> launcher_owner(const LauncherFlags& flags, const StateDir& directory) {
-  std::string owner = flags.owner;
-  if (owner.empty()) std::ifstream(directory.path() / "launcher.owner") >> owner;
-  if (owner.empty()) {
-    owner = random_hex(kOwnerBytes);
-    const absl::Status status = directory.publish("launcher.owner", owner + "\n");
-    if (!status.ok()) return status;
+absl::Status check_launcher_owner(const LauncherFlags& flags, const std::string& stored) {
+  if (flags.owner.empty()) return absl::OkStatus();
+  if (!is_owner(flags.owner)) {
+    return absl::InvalidArgumentError(absl::StrCat("--launcher-owner is \"", flags.owner,
+                                                   "\", must have 1 to ", kMaxOwner,
+                                                   " lower case letters and digits"));
   }
-  if (is_owner(owner)) return owner;
-  return absl::InvalidArgumentError(absl::StrCat("--launcher-owner is \"", owner,
-                                                 "\", must have 1 to ", kMaxOwner,
-                                                 " lower case letters and digits"));
+  if (stored.empty() || flags.owner == stored) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--launcher-owner is \"", flags.owner, "\", must be \"", stored,
+                   "\" or absent: by that the database names what it has submitted"));
+}
+
+absl::StatusOr<std::string> launcher_owner(const LauncherFlags& flags, const StateDir& directory,
+                                           Store& store) {
+  const std::string stored = store.setting(kOwnerSetting);
+  if (absl::Status status = check_launcher_owner(flags, stored); !status.ok()) return status;
+  if (!stored.empty()) return stored;
+  std::string owner = flags.owner;
+  // Where coordinators of before version 5 of the database kept it.
+  if (owner.empty()) std::ifstream(directory.path() / "launcher.owner") >> owner;
+  if (!is_owner(owner)) owner = random_hex(kOwnerBytes);
+  store.set_setting(kOwnerSetting, owner);
+  store.commit();
+  return owner;
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<Launcher>>> make_launchers(

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/status/statusor.h"
+#include "server/jobs/store.h"
 #include "server/launchers/kubernetes.h"
 #include "server/launchers/launcher.h"
 #include "server/launchers/slurm.h"
@@ -24,7 +25,7 @@ struct LauncherFlags {
   // As in EnrolmentOptions; the authority's default is the state directory's.
   std::string coordinator;
   std::string ca;
-  // Empty: one of the state directory's.
+  // Empty: that of the store.
   std::string owner;
 
   bool is_any() const { return !slurm.directory.empty() || !kubernetes.api.empty(); }
@@ -32,9 +33,16 @@ struct LauncherFlags {
 
 void add_launcher_flags(CLI::App& app, LauncherFlags& flags);
 
-// The owner in the names of allocations, made and kept in the state directory where none is given.
-// INVALID_ARGUMENT.
-absl::StatusOr<std::string> launcher_owner(const LauncherFlags& flags, const StateDir& directory);
+// Of Store::setting().
+inline constexpr char kOwnerSetting[] = "launcher.owner";
+
+// Whether the flag may be as it is where the store has `stored`, empty: nothing. INVALID_ARGUMENT.
+absl::Status check_launcher_owner(const LauncherFlags& flags, const std::string& stored);
+
+// The owner in the names of allocations: one for all who use the store, which keeps the flag's, or
+// a random one, from the first start on. INVALID_ARGUMENT: the flag is another one.
+absl::StatusOr<std::string> launcher_owner(const LauncherFlags& flags, const StateDir& directory,
+                                           Store& store);
 
 // Those that the flags name. INVALID_ARGUMENT names the flag that is wrong. `environment` is for
 // Slurm's programs; `security` outlives the launchers.
