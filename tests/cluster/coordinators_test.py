@@ -3,9 +3,10 @@
 
 coordinators_test.py --bin DIR --assets DIR [--rounds N]
 
-In each scenario a job of two ranks runs, a client follows its events, and others submit jobs one
-after the other, from the beginning to the end of what goes wrong. What was acknowledged is there
-afterwards, once; the job has gone on without a restart, and no event of it is lost or seen twice.
+In most scenarios a job of two ranks runs, clients follow its events by the command line and from
+Python, and others submit jobs one after the other, from the beginning to the end of what goes
+wrong. What was acknowledged is there afterwards, once; the job has gone on without a restart, and
+no event of it is lost or seen twice.
 """
 
 import argparse
@@ -13,78 +14,29 @@ import contextlib
 import importlib
 import itertools
 import json
+import os
 import pathlib
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 import uuid
+
+# Processes are started while calls are under way: gRPC is not to look after them.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import grpc
 from cluster import DEADLINE_SECONDS, Follower, cluster, expect, wait_until
+from coordinators import PASSWORD, Coordinator, PythonWatch
 from jobs import sft_job
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from postgres import postgres
 from reward_server import build_package
 
-LEASE_SECONDS = 2
-PASSWORD = "correct-horse-4711"
 STEPS = 60
-
-
-class Coordinator:
-    """A tesserad that may lead. Its address stays when it is started again."""
-
-    def __init__(self, service, database, name, *flags, user="tessera"):
-        self.name = name
-        self.state = service.directory / name
-        self.address = f"unix:{self.state}/tesserad.sock"
-        self.log = service.directory / f"{name}.log"
-        self.password = service.directory / "password"
-        self.command = [
-            str(service.binaries / "tesserad"),
-            *("--state-dir", str(self.state), "--store", database.url(user, user)),
-            *("--store-password-file", str(self.password)),
-            *("--leader-lease", f"{LEASE_SECONDS}s", *flags),
-        ]
-        self.start()
-
-    def start(self):
-        self.password.write_text(PASSWORD + "\n")
-        self.password.chmod(0o600)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stderr=log)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        expect(self.process.wait(DEADLINE_SECONDS) == 0, self.log.read_text())
-
-    def get(self, path):
-        """(code, text) of a page; None where there is no server."""
-        with contextlib.suppress(OSError):
-            port = (self.state / "http.port").read_text().strip()
-            try:
-                page = urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30)
-            except urllib.error.HTTPError as error:
-                page = error
-            with page:
-                return page.status, page.read().decode()
-        return None
-
-    def leads(self):
-        return self.process.poll() is None and self.get("/readyz") == (200, "ok\n")
-
-    def stands_by(self):
-        page = self.get("/readyz")
-        return page is not None and page[0] == 503 and "the leader is at" in page[1]
+LONG_STEPS = 600
 
 
 def ask(address, name, request, seconds=30):
@@ -193,19 +145,19 @@ class Scene:
             expect(rows[0] == rows[1] == str(len(known)), f"{rows} jobs, {len(known)} listed")
 
     @contextlib.contextmanager
-    def work(self, name):
-        """A job that runs, somebody who follows it, and submits, from before to after the block."""
+    def work(self, name, steps=STEPS):
+        """A job that runs, who follows it, and submits, from before to after the block."""
         self.num_works += 1
         name = f"{name}-{self.num_works}"
         output = self.service.directory / name
-        job = sft_job(self.options.assets, output, ranks=2, max_steps=STEPS, save_steps=20)
+        job = sft_job(self.options.assets, output, ranks=2, max_steps=steps, save_steps=20)
         path = self.service.write_job(name, job | {"name": name})
         submitted = self.call("submit", str(path))
         expect(submitted.returncode == 0, submitted.stderr)
+        number = submitted.stdout.strip()
         load = Load(self.options, self.service, self.address)
-        follower = Follower(
-            self.service, "--address", self.address, "watch", submitted.stdout.strip()
-        )
+        follower = Follower(self.service, "--address", self.address, "watch", number)
+        by_python = PythonWatch(tessera, self.address, number)
         begun = threading.Event()
 
         def on_event(event):
@@ -224,17 +176,19 @@ class Scene:
             thread.join(DEADLINE_SECONDS)
         code, errors = follower.end()
         expect(code == 0, f"{name} ended with {code}: {errors}")
-        self.check_events(name, follower.events)
+        self.check_events(name, follower.events, steps)
+        revisions = [int(event["revision"]) for event in follower.events]
+        expect(by_python.join() == revisions, f"{name}: Python saw {by_python.revisions}")
         self.check_load(load)
 
-    def check_events(self, name, events):
+    def check_events(self, name, events, num_steps):
         revisions = [int(event["revision"]) for event in events]
         expect(
             all(a < b for a, b in itertools.pairwise(revisions)),
             f"{name}: revisions do not grow: {revisions}",
         )
         steps = [event["step"]["step"] for event in events if "step" in event]
-        expect(steps == [*range(1, STEPS + 1)], f"{name}: steps {steps}")
+        expect(steps == [*range(1, num_steps + 1)], f"{name}: steps {steps}")
         last = events[-1]
         expect(last["state"]["state"] == "SUCCEEDED" and last["attempt"] == 1, f"{name}: {last}")
 
@@ -276,6 +230,83 @@ def test_kill(scene):
         wait_until(leader.stands_by, "the killed one to stand by")
 
 
+def test_long_job(scene):
+    """One job through the deaths of three leaders, one after the other."""
+    with scene.work("long", LONG_STEPS) as load:
+        for _ in range(3):
+            leader = scene.leader()
+            leader.kill()
+            wait_until(scene.other(leader).leads, "the standby to lead")
+            load.await_more(1)
+            leader.start()
+            wait_until(leader.stands_by, "the killed one to stand by")
+
+
+def requests_in_flight(scene):
+    """A call of each kind: what it is called, and its request."""
+    job = sft_job(scene.options.assets, scene.service.directory / "late") | {"name": "late"}
+    return {
+        "SUBMIT": tessera.requests.submit_request(job, "late", False),
+        "GET": coordinator_pb2.GetJobRequest(id="none"),
+        "LIST": coordinator_pb2.ListJobsRequest(),
+        "CANCEL": coordinator_pb2.CancelJobRequest(id="none"),
+        "NODES": coordinator_pb2.ListNodesRequest(),
+    }
+
+
+def test_wake(scene):
+    """A leader that was stopped past its lease wakes with calls in its sockets: it answers none of
+    them, and who made them hears so before it would give up by itself."""
+    leader = scene.leader()
+    wait_until(scene.other(leader).stands_by, "the other to stand by")
+    leader.process.send_signal(signal.SIGSTOP)
+    wait_until(scene.other(leader).leads, "the standby to lead")
+    answers = {}
+
+    def call(name, request):
+        try:
+            answers[name] = ask(leader.address, name, request, seconds=DEADLINE_SECONDS)
+        except grpc.RpcError as error:
+            answers[name] = error.code()
+
+    calls = [threading.Thread(target=call, args=each) for each in requests_in_flight(scene).items()]
+    for thread in calls:
+        thread.start()
+    leader.process.send_signal(signal.SIGCONT)
+    for thread in calls:
+        thread.join(2 * DEADLINE_SECONDS)
+    unavailable = grpc.StatusCode.UNAVAILABLE
+    # What only reads may have been answered before it knew: all of that was so once.
+    for name in ("SUBMIT", "CANCEL", "NODES"):
+        expect(answers.get(name) == unavailable, f"{name}: {answers}")
+    expect(grpc.StatusCode.DEADLINE_EXCEEDED not in answers.values(), f"{answers}")
+    wait_until(leader.stands_by, "the stopped one to stand by")
+
+
+def test_owner(scene):
+    """What a cluster's jobs are named by is the database's, for all coordinators."""
+    leader = scene.leader()
+    (standby,) = [c for c in scene.coordinators if c is not leader]
+    owner = scene.database.sql(
+        "SELECT convert_from(value, 'UTF8') FROM settings WHERE name = 'launcher.owner'", "tessera"
+    )
+    standby.stop()
+    command = standby.command
+    standby.command = [*command, "--launcher-owner", "another"]
+    standby.start()
+    expect(standby.process.wait(DEADLINE_SECONDS) == 1, "one of another owner has started")
+    said = standby.log.read_text()
+    for word in ("--launcher-owner", '"another"', f'"{owner}"'):
+        expect(word in said, f"{word} is not in {said[-1000:]}")
+    standby.command = [*command, "--launcher-owner", owner]
+    standby.start()
+    wait_until(standby.stands_by, "one of the same owner to stand by")
+    standby.stop()
+    standby.command = command
+    standby.start()
+    wait_until(standby.stands_by, "it to stand by again")
+
+
 def test_stop(scene):
     """A leader that is stopped past its lease, and goes on: it commits nothing, and steps down."""
     leader = scene.leader()
@@ -311,6 +342,15 @@ def test_database_dies(scene):
     with scene.work("database"):
         scene.database.kill()
         scene.database.start()
+        scene.leader()
+
+
+def test_database_restarts(scene):
+    """The database's operator restarts it, at once (pg_ctl restart -m immediate), three times."""
+    with scene.work("restarts") as load:
+        for _ in range(3):
+            scene.database.restart()
+            load.await_more(2)
         scene.leader()
 
 
@@ -391,14 +431,18 @@ def check_secrets(scene):
 
 SCENARIOS = (
     test_standby,
+    test_wake,
     test_kill,
+    test_long_job,
     test_stop,
+    test_owner,
     test_database_dies,
+    test_database_restarts,
     test_connections_die,
     test_handover,
     test_authority,
 )
-QUICK = (test_standby, test_kill, test_stop, test_database_dies, test_authority)
+QUICK = (test_standby, test_wake, test_owner, test_kill)
 # Makes a database of its own.
 ONCE = (test_authority,)
 

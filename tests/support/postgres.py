@@ -58,7 +58,7 @@ class Postgres:
             **self._user,
         )
         if done.returncode != 0:
-            raise RuntimeError(f"{name}: {done.stderr}{done.stdout}")
+            raise RuntimeError(f"{name}: {done.returncode}: {done.stderr}{done.stdout}")
         return done.stdout
 
     def start(self):
@@ -77,6 +77,10 @@ class Postgres:
 
     def stop(self, mode="immediate"):
         self._run("pg_ctl", "stop", "-w", "-D", self.data, "-m", mode)
+
+    def restart(self, mode="immediate"):
+        self.stop(mode)
+        self.start()
 
     def kill(self):
         """kill -9 of the server; its children notice, and end."""
