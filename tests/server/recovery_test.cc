@@ -52,6 +52,42 @@ TEST(Recovery, AcknowledgedJobsSurviveSigkill) {
   EXPECT_EQ(response.job().id(), acknowledged[0][0]);
 }
 
+// An attempt that was cut off took steps and saved them: who goes on from there tells of them, and
+// of others that are known.
+TEST(Recovery, WhatACheckpointTellsOfIsNewsOnce) {
+  Service service;
+  const Job job = service.submit(make_spec());
+  Agent agent(service, "n1", 1);
+  const v1::RunId first = agent.prepare().run();
+  const auto evaluate = [&](const v1::RunId& run, int step) {
+    v1::TrainerEvent event;
+    event.mutable_eval()->set_step(step);
+    agent.event(run, 0, event);
+  };
+  agent.started(first, 0);
+  agent.step(first, 0, 1);
+  agent.step(first, 0, 2);
+  evaluate(first, 2);
+  agent.exited(first, 0, v1::Failure::NETWORK, "cut off");
+  agent.ended(first);
+  agent.next(v1::SessionResponse::kRelease);
+  agent.offsets.clear();
+  const v1::RunId second = agent.prepare().run();
+  agent.started(second, 0, /*resumed_step=*/4);
+  for (int step = 1; step <= 4; ++step) {
+    agent.step(second, 0, step);
+    if (step % 2 == 0) evaluate(second, step);
+  }
+  agent.step(second, 0, 5);
+  std::vector<int> steps, evaluations;
+  for (const v1::Event& event : service.events(job.id())) {
+    if (event.has_step()) steps.push_back(event.step().step());
+    if (event.has_eval()) evaluations.push_back(event.eval().step());
+  }
+  EXPECT_THAT(steps, testing::ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(evaluations, testing::ElementsAre(2, 4));
+}
+
 TEST(Recovery, ARunningJobGoesOnOverACrash) {
   Service service;
   const Job job = service.submit(make_spec());

@@ -143,6 +143,7 @@ TEST_P(StoreTest, AnOlderSchemaIsBroughtUpToDate) {
   store_.reset();
   place_->run("DROP TABLE peak_ratios");
   place_->run("DROP TABLE projects");
+  place_->run("DROP TABLE settings");
   place_->run("DROP INDEX unfinished_jobs_by_name");
   set_version(1);
   reopen();
@@ -153,6 +154,7 @@ TEST_P(StoreTest, AnOlderSchemaIsBroughtUpToDate) {
   EXPECT_GT(known, 1);
   store_.reset();
   place_->run("DROP TABLE projects");
+  place_->run("DROP TABLE settings");
   place_->run("DROP INDEX unfinished_jobs_by_name");
   set_version(2);
   reopen();
@@ -168,6 +170,18 @@ TEST_P(StoreTest, KeepsAMeanOfPeaksOverPredictions) {
   reopen();
   EXPECT_DOUBLE_EQ(store_->peak_ratio("cpu"), 1.1);
   EXPECT_EQ(store_->peak_ratio("NVIDIA H100"), 1);
+}
+
+TEST_P(StoreTest, SettingsStay) {
+  EXPECT_EQ(store_->setting("owner"), "");
+  store_->set_setting("owner", "a");
+  store_->set_setting("other", "b");
+  store_->commit();
+  reopen();
+  EXPECT_EQ(store_->setting("owner"), "a");
+  store_->set_setting("owner", "c");
+  EXPECT_EQ(store_->setting("owner"), "c");
+  EXPECT_EQ(store_->setting("other"), "b");
 }
 
 TEST_P(StoreTest, ANameIsEnoughForOneUnfinishedJob) {
