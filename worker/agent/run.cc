@@ -98,8 +98,7 @@ v1::Prepared Run::prepared() const {
   return prepared;
 }
 
-void Run::start(const v1::Start& start, milliseconds fence,
-                std::chrono::system_clock::time_point lease) {
+void Run::start(const v1::Start& start, milliseconds fence, spec::BootClock::time_point lease) {
   if (started_ || killed_) return;
   started_ = true;
   renew_lease(lease);
@@ -211,7 +210,7 @@ void Run::poll() {
   for (const std::unique_ptr<Rank>& rank : ranks_) rank->poll();
 }
 
-void Run::renew_lease(std::chrono::system_clock::time_point time) {
+void Run::renew_lease(spec::BootClock::time_point time) {
   if (absl::Status status = directory_.renew_lease(time); !status.ok()) {
     spdlog::warn("{}", std::string(status.message()));
   }

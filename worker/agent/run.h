@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/spec/boot_clock.h"
 #include "tessera/v1/agent.pb.h"
 #include "worker/agent/confinement.h"
 #include "worker/agent/event_loop.h"
@@ -63,7 +64,7 @@ class Run {
   v1::Prepared prepared() const;
   // Spawns the ranks, with a lease of that time. Does nothing the second time.
   void start(const v1::Start& start, std::chrono::milliseconds fence,
-             std::chrono::system_clock::time_point lease);
+             spec::BootClock::time_point lease);
   // Asks the ranks to stop, after a checkpoint or not, and kills those left after `grace`. Called
   // again it may bring that nearer, and never puts it off.
   void kill(std::chrono::milliseconds grace, const std::string& reason,
@@ -75,7 +76,7 @@ class Run {
   bool released() const { return released_; }
 
   void poll();
-  void renew_lease(std::chrono::system_clock::time_point time);
+  void renew_lease(spec::BootClock::time_point time);
 
   // See Rank.
   void rewind();

@@ -75,9 +75,9 @@ RankDirectory RunDirectory::rank(int rank) const {
   return RankDirectory{path_ / absl::StrCat("rank-", rank)};
 }
 
-absl::Status RunDirectory::renew_lease(std::chrono::system_clock::time_point time) const {
+absl::Status RunDirectory::renew_lease(spec::BootClock::time_point time) const {
   UniqueFd fd(::open(lease().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  const timespec modified = absl::ToTimespec(absl::FromChrono(time));
+  const timespec modified = absl::ToTimespec(absl::FromChrono(time.time_since_epoch()));
   const timespec times[] = {modified, modified};
   if (!fd.valid() || ::futimens(fd.get(), times) != 0) {
     return errno_status(absl::StrCat("renew ", lease().string()));

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/spec/boot_clock.h"
 #include "tessera/v1/agent.pb.h"
 
 namespace tessera::agent {
@@ -56,8 +57,9 @@ class RunDirectory {
   std::filesystem::path lease() const { return path_ / "lease"; }
   RankDirectory rank(int rank) const;
 
-  // Gives the lease file the time as its modification time, making it first if need be.
-  absl::Status renew_lease(std::chrono::system_clock::time_point time) const;
+  // Gives the lease file the time as its modification time (of the boot clock, which is no date),
+  // making it first if need be. Ranks read it there, also while no agent runs, and end by it.
+  absl::Status renew_lease(spec::BootClock::time_point time) const;
 
   // Deletes the run, and the job's directory when nothing is left in it.
   void remove() const;

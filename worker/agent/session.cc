@@ -7,6 +7,7 @@
 #include <deque>
 #include <utility>
 
+#include "proto/spec/boot_clock.h"
 #include "tessera/v1/agent.grpc.pb.h"
 #include "worker/agent/membership.h"
 
@@ -107,7 +108,7 @@ void Session::connect() {
   for (v1::RunId& run : supervisor_.runs()) {
     *request.mutable_hello()->add_runs() = std::move(run);
   }
-  hello_time_ = std::chrono::system_clock::now();
+  hello_time_ = spec::BootClock::now();
   connection_->send(std::move(request));
 }
 
@@ -153,7 +154,7 @@ void Session::leave(const std::string& reason) {
 void Session::heartbeat() {
   v1::SessionRequest request;
   request.mutable_heartbeat()->set_number(++last_heartbeat_);
-  heartbeats_[last_heartbeat_] = std::chrono::system_clock::now();
+  heartbeats_[last_heartbeat_] = spec::BootClock::now();
   if (heartbeats_.size() > kMaxUnanswered) heartbeats_.erase(heartbeats_.begin());
   connection_->send(std::move(request));
   heartbeat_timer_ = loop_.call_after(heartbeat_interval_, [this] { heartbeat(); });

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/spec/boot_clock.h"
 #include "tessera/v1/agent.pb.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/oom_watch.h"
@@ -57,7 +58,7 @@ class Supervisor {
   // What Hello names.
   std::vector<v1::RunId> runs() const;
 
-  using Time = std::chrono::system_clock::time_point;
+  using Time = spec::BootClock::time_point;
   // A session is connected, or no longer. `send` is called from the loop until disconnected().
   // `heard`: when this agent sent the latest message that the coordinator has answered.
   void connected(const v1::Welcome& welcome, Time heard, Send send);

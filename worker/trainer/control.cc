@@ -97,7 +97,10 @@ void Lease::check() const {
   }
   using namespace std::chrono;
   const auto renewed = seconds(status.st_mtim.tv_sec) + nanoseconds(status.st_mtim.tv_nsec);
-  const auto age = system_clock::now().time_since_epoch() - renewed;
+  const auto age = now_().time_since_epoch() - renewed;
+  if (age < nanoseconds::zero()) {
+    throw NetworkError("the lease is of another clock than that of this machine since it started");
+  }
   if (duration_cast<milliseconds>(age).count() > fence_ms_) {
     throw NetworkError("the lease ran out: the coordinator was not reached for " +
                        std::to_string(fence_ms_ / 1000) + " s");

@@ -9,8 +9,10 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "proto/spec/boot_clock.h"
 #include "tessera/v1/trainer.pb.h"
 
 namespace tessera {
@@ -48,17 +50,24 @@ class CommandReader {
   std::thread thread_;
 };
 
-// The file the agent touches while the coordinator answers (TrainerInput.lease_path).
+// The file the agent touches while the coordinator answers (TrainerInput.lease_path). Its time and
+// ours are of the clock that runs since the machine started: whoever sets the machine's date, or
+// NTP's step of it, neither ends a lease nor makes it longer.
 class Lease {
  public:
-  explicit Lease(const v1::TrainerInput& input)
-      : path_(input.lease_path()), fence_ms_(input.fence_ms()) {}
-  // Throws NetworkError when the lease ran out: this rank may no longer write checkpoints.
+  using Now = std::function<spec::BootClock::time_point()>;
+
+  explicit Lease(const v1::TrainerInput& input, Now now = spec::BootClock::now)
+      : path_(input.lease_path()), fence_ms_(input.fence_ms()), now_(std::move(now)) {}
+  // Throws NetworkError when the lease ran out: this rank may no longer write checkpoints. So it is
+  // where the file is gone, or its time is to come, as of another clock: what it tells of is not
+  // known then.
   void check() const;
 
  private:
   std::filesystem::path path_;
   int64_t fence_ms_;
+  Now now_;
 };
 
 // Looks at the lease all the time: a rank that waits for others, or computes for long, must not

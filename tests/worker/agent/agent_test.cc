@@ -261,10 +261,10 @@ TEST_F(AgentTest, RenewsTheLeaseWhileConnectedOnly) {
   const v1::RunId run = start_run("hang");
   ASSERT_GT(await_pid(run), 0);
   const std::string lease = (run_directory(run) / "lease").string();
-  const timespec past[2] = {{1000, 0}, {1000, 0}};
+  const timespec past[2] = {{1, 0}, {1, 0}};
   const auto renewed = [&] {
     struct stat info;
-    return ::stat(lease.c_str(), &info) == 0 && info.st_mtime > 1000;
+    return ::stat(lease.c_str(), &info) == 0 && info.st_mtime > 1;
   };
   ASSERT_EQ(::utimensat(AT_FDCWD, lease.c_str(), past, 0), 0);
   EXPECT_TRUE(coordinator_->await(renewed));  // Heartbeats wake it.
@@ -286,7 +286,7 @@ TEST_F(AgentTest, RenewsTheLeaseAsOfWhatTheCoordinatorHeard) {
   const auto age = [&] {
     struct stat info;
     timespec now;
-    ::clock_gettime(CLOCK_REALTIME, &now);
+    ::clock_gettime(CLOCK_BOOTTIME, &now);
     if (::stat(lease.c_str(), &info) != 0) return 1e9;
     return static_cast<double>(now.tv_sec - info.st_mtim.tv_sec) +
            1e-9 * static_cast<double>(now.tv_nsec - info.st_mtim.tv_nsec);

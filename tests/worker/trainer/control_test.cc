@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <future>
@@ -76,16 +77,43 @@ TEST_F(Control, ARecordIsMadeAlthoughNobodyTakesCommands) {
   EXPECT_TRUE(reader.take().traces.empty());
 }
 
-TEST_F(Control, ALeaseHoldsWhileItsFileIsFresh) {
+// Makes the lease's file, renewed as it is now.
+void renew(const std::string& path, spec::BootClock::time_point time = spec::BootClock::now()) {
+  std::ofstream(path) << "";
+  const auto nanoseconds = time.time_since_epoch().count();
+  const timespec both{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
+  const timespec times[2] = {both, both};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+}
+
+TEST_F(Control, ALeaseHoldsForTheFencePeriodAfterItWasRenewed) {
   v1::TrainerInput input;
   Lease(input).check();  // none asked for
   input.set_lease_path((directory_ / "lease").string());
   input.set_fence_ms(60'000);
   EXPECT_THROW(Lease(input).check(), NetworkError);
-  std::ofstream(input.lease_path()) << "";
+  const spec::BootClock::time_point begin{std::chrono::hours(5)};
+  auto now = begin;
+  const Lease lease(input, [&] { return now; });
+  renew(input.lease_path(), begin);
+  lease.check();
+  now = begin + std::chrono::seconds(60);
+  lease.check();
+  now = begin + std::chrono::milliseconds(60'001);
+  EXPECT_THROW(lease.check(), NetworkError);
+  renew(input.lease_path(), now);
+  lease.check();
+}
+
+// A step of the machine's date changes neither of the two times, and a file that the date is the
+// time of, as any other program would leave it, is no lease: it would hold for ever.
+TEST_F(Control, ALeaseIsNoMatterOfDates) {
+  v1::TrainerInput input;
+  input.set_lease_path((directory_ / "lease").string());
+  input.set_fence_ms(60'000);
+  renew(input.lease_path());
   Lease(input).check();
-  const timespec old[2] = {{1000, 0}, {1000, 0}};
-  ASSERT_EQ(utimensat(AT_FDCWD, input.lease_path().c_str(), old, 0), 0);
+  ASSERT_EQ(utimensat(AT_FDCWD, input.lease_path().c_str(), nullptr, 0), 0);
   EXPECT_THROW(Lease(input).check(), NetworkError);
 }
 
@@ -93,13 +121,15 @@ TEST_F(Control, AnExpiredLeaseIsNoticedWhateverTheRankWaitsFor) {
   v1::TrainerInput input;
   input.set_lease_path((directory_ / "lease").string());
   input.set_fence_ms(60'000);
-  std::ofstream(input.lease_path()) << "";
+  renew(input.lease_path());
+  std::atomic<bool> is_over = false;
   std::promise<std::string> expired;
   auto why = expired.get_future();
-  const LeaseWatch watch(Lease(input), [&](const std::string& text) { expired.set_value(text); });
+  const Lease lease(input,
+                    [&] { return spec::BootClock::now() + std::chrono::hours(is_over ? 1 : 0); });
+  const LeaseWatch watch(lease, [&](const std::string& text) { expired.set_value(text); });
   EXPECT_EQ(why.wait_for(2 * LeaseWatch::kPeriod), std::future_status::timeout);
-  const timespec old[2] = {{1000, 0}, {1000, 0}};
-  ASSERT_EQ(utimensat(AT_FDCWD, input.lease_path().c_str(), old, 0), 0);
+  is_over = true;
   EXPECT_THAT(why.get(), testing::HasSubstr("the coordinator was not reached for 60 s"));
 }
 
@@ -109,7 +139,7 @@ TEST_F(Control, ALeaseIsWatchedForAsLongAsTheWatchLives) {
   const LeaseWatch none(Lease(input), fail);  // none asked for
   input.set_lease_path((directory_ / "lease").string());
   input.set_fence_ms(60'000);
-  std::ofstream(input.lease_path()) << "";
+  renew(input.lease_path());
   {
     const LeaseWatch watch(Lease(input), fail);
   }
