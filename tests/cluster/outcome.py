@@ -6,10 +6,9 @@ import itertools
 from cluster import expect
 
 
-def check_events(events, num_steps, baseline_losses=None, may_lack=False):
+def check_events(events, num_steps, baseline_losses=None):
     """The loss of each step that a client saw: all are there, none twice in an attempt, and where
-    attempts repeat one, or another run had it, it is the same. `may_lack`: those are missing that
-    an attempt made, saved, and had no way to tell of."""
+    attempts repeat one, or another run had it, it is the same."""
     revisions = [int(event["revision"]) for event in events]
     expect(
         all(a < b for a, b in itertools.pairwise(revisions)),
@@ -27,7 +26,7 @@ def check_events(events, num_steps, baseline_losses=None, may_lack=False):
             known = losses.setdefault(step, loss)
             expect(known == loss, f"step {step} had loss {known!r}, and when repeated {loss!r}")
     missing = sorted(set(range(1, num_steps + 1)) - losses.keys())
-    expect(may_lack or not missing, f"steps without an event: {missing}")
+    expect(not missing, f"steps without an event: {missing}")
     if baseline_losses:
         differing = [step for step in losses if losses[step] != baseline_losses[step]]
         expect(not differing, f"losses differ from the uninterrupted run's at {differing}")

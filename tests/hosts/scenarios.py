@@ -34,7 +34,6 @@ class Scenario:
     act: Callable
     num_nodes: int = 2
     size: Size = TWO_RANKS
-    may_lack: bool = False  # events, as check_events() has it
     flags: tuple = QUICK
     rate: str = "16mbit"  # at which a step takes about half a second
     delay_ms: int = 0
@@ -131,7 +130,7 @@ def deaf(site, job):
     return 2
 
 
-@scenario(num_nodes=2, size=Size(1, num_steps=2000, save_steps=200), may_lack=True)
+@scenario(num_nodes=2, size=Size(1, num_steps=2000, save_steps=200))
 def alone_and_cut_off(site, job):
     """A rank that needs nobody goes on while it is cut off, and saves, until its lease runs out."""
     job.wait_for_step(5)

@@ -33,6 +33,8 @@ def make_spec(options, output, **training):
 
 
 def meaning(name, contents):
+    if name.endswith("metrics.pb"):
+        return None  # when steps were taken, and how fast
     # ProtoJSON has maps in any order.
     return json.loads(contents) if name.endswith("state.json") else contents
 

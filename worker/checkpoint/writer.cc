@@ -73,9 +73,10 @@ CheckpointWriter::~CheckpointWriter() {
   if (thread_.joinable()) thread_.join();
 }
 
-void CheckpointWriter::begin(const v1::CheckpointState& state,
-                             const std::vector<FlatShard>& shards) {
+void CheckpointWriter::begin(const v1::CheckpointState& state, const std::vector<FlatShard>& shards,
+                             CheckpointExtra extra) {
   finish();
+  extra_ = std::move(extra);
   {
     const std::lock_guard lock(stall_mutex_);
     stalled_ = {};
@@ -179,6 +180,7 @@ void CheckpointWriter::write_shards() {
 
 void CheckpointWriter::publish() {
   const fs::path temporary = temporary_name(directory_);
+  if (!extra_.bytes.empty()) write_durably(temporary / extra_.name, extra_.bytes);
   write_durably(temporary / kCheckpointStateFile, to_json(state_));
   SavedCheckpoint saved{.step = state_.step(), .path = directory_, .bytes = bytes_in(temporary)};
   options_.before_publish();

@@ -33,6 +33,12 @@ struct SavedCheckpoint {
   double stall_seconds = 0;  // of these, those that the training thread was held up
 };
 
+// A file of rank 0's that is no vector.
+struct CheckpointExtra {
+  std::string name;
+  std::string bytes;  // empty: there is no such file
+};
+
 class CheckpointWriter {
  public:
   struct Options {
@@ -55,7 +61,8 @@ class CheckpointWriter {
   // Collective. Starts a save of `shards` (1-D, contiguous), after finish() of the one before. The
   // values may be read until before_update(). `state` is completed by what only the writer knows.
   // Throws std::system_error, on every rank, when the directory cannot be made.
-  void begin(const v1::CheckpointState& state, const std::vector<FlatShard>& shards);
+  void begin(const v1::CheckpointState& state, const std::vector<FlatShard>& shards,
+             CheckpointExtra extra = {});
 
   // Call before a value of the shards changes.
   void before_update();
@@ -91,6 +98,7 @@ class CheckpointWriter {
   Collectives& ranks_;
   Stage stage_ = Stage::kIdle;
   v1::CheckpointState state_;
+  CheckpointExtra extra_;
   std::filesystem::path directory_;
   SafetensorsLayout layout_;  // of this rank's file
   std::unique_ptr<Snapshot> snapshot_;

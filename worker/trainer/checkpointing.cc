@@ -111,6 +111,8 @@ std::optional<v1::CheckpointState> Checkpointing::resume(const TrainedModels& tr
   optimizer.set_step(reader.state().step());
   saved_step_ = reader.state().step();
   v1::CheckpointState state = reader.state();
+  if (state.job_id() == input_.job_id())
+    reporter_.take_up_log(resume_from_->path, /*tells=*/input_.attempt() > 1);
   // The best checkpoint of another job stays where it is: load_best() looks among this job's.
   if (state.job_id() != input_.job_id()) state.mutable_best()->clear_checkpoint_step();
   return state;
@@ -139,7 +141,8 @@ void Checkpointing::save(v1::CheckpointState& state, const TrainedModels& traine
     complete.mutable_classifier()->set_num_labels(static_cast<int32_t>(config.num_labels));
     complete.mutable_classifier()->set_pad_token_id(config.score_pad_token_id);
   }
-  writer_.begin(complete, state_vectors(trained, optimizer, reference_));
+  writer_.begin(complete, state_vectors(trained, optimizer, reference_),
+                {.name = kMetricsLogFile, .bytes = reporter_.metrics_log()});
   if (!training.async_save()) writer_.finish();
   saved_step_ = state.step();
 }

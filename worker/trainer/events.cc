@@ -33,6 +33,14 @@ std::string encoded(const v1::TrainerEvent& event, bool json) {
 
 }  // namespace
 
+google::protobuf::Timestamp timestamp_now() {
+  // TimeUtil::GetCurrentTime() knows whole seconds only.
+  return google::protobuf::util::TimeUtil::NanosecondsToTimestamp(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(
+          std::chrono::system_clock::now().time_since_epoch())
+          .count());
+}
+
 EventWriter::EventWriter(const std::filesystem::path& path) : json_(path.empty()) {
   fd_ = json_ ? STDOUT_FILENO : open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   if (fd_ < 0)
@@ -44,11 +52,7 @@ EventWriter::~EventWriter() {
 }
 
 void EventWriter::write(v1::TrainerEvent event) {
-  // TimeUtil::GetCurrentTime() knows whole seconds only.
-  *event.mutable_time() = google::protobuf::util::TimeUtil::NanosecondsToTimestamp(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(
-          std::chrono::system_clock::now().time_since_epoch())
-          .count());
+  if (!event.has_time()) *event.mutable_time() = timestamp_now();
   const std::string bytes = encoded(event, json_);
   const std::lock_guard lock(mutex_);
   waiting_ += bytes;

@@ -10,6 +10,9 @@
 
 namespace tessera {
 
+// As events have it.
+google::protobuf::Timestamp timestamp_now();
+
 // Thread safe. An event is written whole by one write(2), so that a reader sees at most one torn
 // event, the last.
 //
@@ -30,8 +33,8 @@ class EventWriter {
   EventWriter(const EventWriter&) = delete;
   EventWriter& operator=(const EventWriter&) = delete;
 
-  // Sets the time and writes, or lets it wait. Throws std::system_error when the write fails, and
-  // where too much waits.
+  // Sets the time where there is none, and writes, or lets it wait. Throws std::system_error when
+  // the write fails, and where too much waits.
   void write(v1::TrainerEvent event);
   // Until nothing waits: to be called after the last event. Throws std::system_error like write(),
   // and when there is no room for that long.

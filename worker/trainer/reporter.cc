@@ -45,7 +45,7 @@ void Reporter::step(const v1::StepMetrics& metrics) {
   if (rank_ != 0) return;
   v1::TrainerEvent event;
   *event.mutable_step() = metrics;
-  events_.write(std::move(event));
+  tell(std::move(event));
   if (tensorboard_) tensorboard_->step(metrics);
 }
 
@@ -53,8 +53,21 @@ void Reporter::evaluated(const v1::EvalMetrics& metrics) {
   if (rank_ != 0) return;
   v1::TrainerEvent event;
   *event.mutable_eval() = metrics;
-  events_.write(std::move(event));
+  tell(std::move(event));
   if (tensorboard_) tensorboard_->evaluated(metrics);
+}
+
+void Reporter::tell(v1::TrainerEvent event) {
+  *event.mutable_time() = timestamp_now();
+  log_.add(event);
+  events_.write(std::move(event));
+}
+
+void Reporter::take_up_log(const std::filesystem::path& checkpoint, bool tells) {
+  if (rank_ != 0) return;
+  for (v1::TrainerEvent& event : log_.take_up(checkpoint)) {
+    if (tells) events_.write(std::move(event));
+  }
 }
 
 void Reporter::saved(const v1::CheckpointSaved& checkpoint) {

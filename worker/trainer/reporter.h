@@ -17,6 +17,7 @@
 #include "worker/memory/ledger.h"
 #include "worker/parallel/flight_recorder.h"
 #include "worker/trainer/events.h"
+#include "worker/trainer/metrics_log.h"
 #include "worker/trainer/tensorboard.h"
 
 namespace tessera {
@@ -49,6 +50,11 @@ class Reporter {
   void step(const v1::StepMetrics& metrics);
   void evaluated(const v1::EvalMetrics& metrics);
   void saved(const v1::CheckpointSaved& checkpoint);
+  // What a checkpoint of now keeps of steps and evaluations; on other ranks nothing.
+  std::string metrics_log() const { return log_.bytes(); }
+  // Takes up what the checkpoint keeps of them. With `tells` it is told again: a coordinator that
+  // has heard of it leaves it away.
+  void take_up_log(const std::filesystem::path& checkpoint, bool tells);
   // Training waits for something outside of it; empty: it goes on. Rank 0 only.
   void waiting(const std::string& reason, int step);
   void info(const std::string& text);
@@ -62,6 +68,7 @@ class Reporter {
 
  private:
   void memory_peak(int step);
+  void tell(v1::TrainerEvent event);
 
   EventWriter& events_;
   const MemoryLedger& ledger_;
@@ -69,6 +76,7 @@ class Reporter {
   const at::Device device_;
   int rank_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;
+  MetricsLog log_;
   std::chrono::steady_clock::time_point last_memory_{};
   int num_memory_calls_ = 0;
 };
