@@ -18,6 +18,9 @@ constexpr std::chrono::seconds kSubmitTimeout{150};
 constexpr std::chrono::seconds kProfileTimeout{660};
 constexpr std::chrono::milliseconds kSettleTime{200};
 constexpr int kPageSize = 200;
+// Whoever is not there any more is given up before this (channel.cc: a connection is waited for
+// 5 s, or a ping is due for 5 s and its answer for 5 s). A watch that lasted longer was well.
+constexpr std::chrono::seconds kLongestSilence{16};
 // A service that says when to come again is believed for this long, however little patience there
 // is.
 constexpr std::chrono::seconds kMaxPushback{10};
@@ -273,7 +276,7 @@ absl::Status Client::watch(const WatchOptions& options,
     if (stop.stop_requested()) return stopped();
     if (status.ok() || !is_transient(status)) return status;
     // A watch may be quiet for hours before it breaks: patience counts from then on.
-    if (was_well || SteadyClock::now() - began >= Backoff::kLast) attempts = Attempts();
+    if (was_well || SteadyClock::now() - began >= kLongestSilence) attempts = Attempts();
     was_well = false;
     const absl::Status next = await_next_attempt(asked, status, attempts, stop);
     if (!next.ok()) return next;

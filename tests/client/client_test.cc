@@ -10,6 +10,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "tests/client/fake_coordinator.h"
+#include "tests/client/silent_proxy.h"
 #include "tests/client/temp_dir.h"
 
 namespace tessera {
@@ -166,6 +167,32 @@ TEST_F(ClientTest, StopEndsAQuietWatch) {
   release.set_value();
   service_.stop();  // The handler reads what this frame owns.
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
+// Its pings find out, and tries to connect that come to nothing are no sign of life. It is one of
+// several addresses, as on one machine alone there are no pings. Takes 15 s of waiting.
+TEST_F(ClientTest, AWatchGivesUpAServiceThatFallsSilent) {
+  std::promise<void> release;
+  auto released = release.get_future().share();
+  service_.on_watch = [&](const v1::WatchJobRequest&, auto* writer) {
+    writer->Write(event(1));
+    released.wait();
+    return grpc::Status::OK;
+  };
+  SilentProxy first(address_.substr(5)), second(address_.substr(5));
+  auto client =
+      Client::connect(first.address() + "," + second.address(), std::chrono::milliseconds(500));
+  ASSERT_TRUE(client.ok()) << client.status();
+  int seen = 0;
+  const absl::Status status = client->watch({.id = "a"}, [&](const v1::Event&) {
+    ++seen;
+    first.be_silent();
+    second.be_silent();
+  });
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(seen, 1);
+  release.set_value();
+  service_.stop();  // The handler reads what this frame owns.
 }
 
 TEST_F(ClientTest, ABusyServiceIsAskedAgainWhenItSays) {

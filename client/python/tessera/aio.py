@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any
@@ -124,6 +125,7 @@ class AsyncClient:
         while True:
             channel = self._turns.channel()
             stream = self._stream(channel, requests.WATCH, request)
+            began = time.monotonic()
             try:
                 async for response in stream:
                     event = response.event
@@ -133,6 +135,8 @@ class AsyncClient:
                         yield event
                 return
             except grpc.RpcError as error:
+                if time.monotonic() - began >= requests.LONGEST_SILENCE:
+                    retry.succeeded()
                 await retry.failed(channel, error)
             finally:
                 stream.cancel()

@@ -155,6 +155,7 @@ class Client:
         while True:
             channel = self._turns.channel()
             stream = self._stream(channel, requests.WATCH, request)
+            began = time.monotonic()
             try:
                 for response in stream:
                     event = response.event
@@ -165,6 +166,9 @@ class Client:
                         yield event
                 return
             except grpc.RpcError as error:
+                # It may be quiet for hours before it breaks: patience counts from then on.
+                if time.monotonic() - began >= requests.LONGEST_SILENCE:
+                    retry.succeeded()
                 retry.failed(channel, error)
             finally:
                 stream.cancel()

@@ -27,6 +27,8 @@ _LOCAL_OPTIONS = (("grpc.min_reconnect_backoff_ms", 100),)
 _REMOTE_OPTIONS = (
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 5000),
+    # What newer versions of gRPC go by: theirs is a minute.
+    ("grpc.http2.ping_timeout_ms", 5000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.min_reconnect_backoff_ms", 5000),
 )

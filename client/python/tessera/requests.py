@@ -23,6 +23,9 @@ LONG_CALL_SECONDS = 150.0
 FIRST_DELAY = 0.05
 LAST_DELAY = 1.0
 PAGE_SIZE = 200
+# Whoever is not there any more is given up before this: 5 s for a connection, or 5 s until a ping
+# is due and 5 s for its answer. A watch that lasted longer was well.
+LONGEST_SILENCE = 16.0
 
 
 class Method(NamedTuple):
