@@ -1,7 +1,8 @@
 // Kills the coordinator at random moments while it is used, and holds every promise against it.
 //
-//   coordinator_chaos --tesserad PATH [--kills 1000] [--seed N] [--dir DIR]
+//   coordinator_chaos --tesserad PATH [--kills 1000] [--seed N] [--dir DIR] [--postgres URL]
 //
+// With --postgres there are two, of which one leads: three times of four that is the one that dies.
 // The seed decides when it is killed and what users do; how far they have come by then is the
 // machine's doing, so that a seed brings the same kind of run, and not the same run. Exit code 0:
 // no promise was broken. Else each breach is a line, and --dir keeps the database and the log.
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -17,6 +19,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tests/chaos/coordinators.h"
 #include "tests/chaos/journal.h"
 #include "tests/chaos/traffic.h"
 #include "tests/chaos/verify.h"
@@ -35,6 +38,8 @@ constexpr milliseconds kPoll{20};
 
 struct Options {
   std::string tesserad;
+  // Of an empty database. Empty: SQLite.
+  std::string postgres;
   int kills = 1000;
   uint64_t seed = 0;
   std::string directory;
@@ -51,45 +56,52 @@ struct Options {
 // Lives and deaths of the coordinator.
 class Killer {
  public:
-  Killer(support::TesseradProcess& process, Journal& journal, uint64_t seed, int max_life_ms)
-      : process_(process), journal_(journal), random_(seed), max_life_ms_(max_life_ms) {}
+  Killer(Coordinators& coordinators, Journal& journal, uint64_t seed, int max_life_ms)
+      : coordinators_(coordinators), journal_(journal), random_(seed), max_life_ms_(max_life_ms) {}
 
   // One of eight deaths comes while it starts.
   void kill() {
     const bool serves = draw(8) != 0;
     if (serves) await_serving();
     std::this_thread::sleep_for(milliseconds(draw(serves ? max_life_ms_ : kMaxStartMs)));
-    if (process_.ended()) journal_.violate("tesserad ended by itself");
-    process_.crash();
+    if (coordinators_.any_ended()) journal_.violate("tesserad ended by itself");
+    const size_t victim = choose();
+    coordinators_.at(victim).crash();
     std::this_thread::sleep_for(milliseconds(draw(kMaxDownMs)));
-    start();
+    start(victim);
   }
 
   // Goes back to what the database was some acknowledged jobs ago, as a coordinator would that
   // answers before it commits.
+  // Requires: there is one, on SQLite.
   void lose_commits() {
-    const std::filesystem::path saved = process_.state_dir().string() + "-saved";
-    process_.crash();
-    copy_database(process_.state_dir(), saved);
-    start();
+    support::TesseradProcess& process = coordinators_.at(0);
+    const std::filesystem::path saved = process.state_dir().string() + "-saved";
+    process.crash();
+    copy_database(process.state_dir(), saved);
+    start(0);
     const size_t wanted = journal_.num_jobs() + kLostJobs;
     while (journal_.num_jobs() < wanted) std::this_thread::sleep_for(kPoll);
-    process_.crash();
-    copy_database(saved, process_.state_dir());
-    start();
+    process.crash();
+    copy_database(saved, process.state_dir());
+    start(0);
   }
 
-  void start() {
-    process_.start();
+  void start(size_t index) {
+    coordinators_.at(index).start();
     started_ = SteadyClock::now();
   }
 
+  void start_all() {
+    for (size_t i = 0; i < coordinators_.size(); ++i) start(i);
+  }
+
   void await_serving() {
-    if (!process_.await_serving(kPatience)) journal_.violate("tesserad does not come back");
+    if (!coordinators_.await_serving(kPatience)) journal_.violate("tesserad does not come back");
     starts_.push_back(SteadyClock::now() - started_);
   }
 
-  // From exec to the first connection, in seconds: the median and the longest.
+  // From exec until somebody takes calls, in seconds: the median and the longest.
   std::pair<double, double> start_seconds() {
     std::sort(starts_.begin(), starts_.end());
     if (starts_.empty()) return {};
@@ -113,9 +125,16 @@ class Killer {
     std::filesystem::remove(to / "tessera.db-shm");
   }
 
+  size_t choose() {
+    if (coordinators_.size() == 1) return 0;
+    const std::optional<size_t> leader = coordinators_.leader();
+    if (leader && draw(4) != 0) return *leader;
+    return static_cast<size_t>(draw(static_cast<int>(coordinators_.size())));
+  }
+
   int draw(int below) { return static_cast<int>(random_() % static_cast<uint64_t>(below)); }
 
-  support::TesseradProcess& process_;
+  Coordinators& coordinators_;
   Journal& journal_;
   std::mt19937_64 random_;
   const int max_life_ms_;
@@ -161,19 +180,18 @@ void print(const TrafficCounts& counts, const Verified& sums) {
 
 int run_chaos(const Options& options, const std::filesystem::path& directory) {
   Journal journal;
-  // No dashboard: its threads tell nothing here. Machines are never given up: none goes away.
-  support::TesseradProcess process(options.tesserad, directory, {"--http", "", "--fence", "1h"});
-  Killer killer(process, journal, options.seed, options.max_life_ms);
+  Coordinators coordinators(options.tesserad, directory, options.postgres);
+  Killer killer(coordinators, journal, options.seed, options.max_life_ms);
   const auto begin = SteadyClock::now();
-  killer.start();
+  killer.start_all();
   killer.await_serving();
-  support::Fleet fleet({.address = process.address(),
+  support::Fleet fleet({.address = coordinators.address(),
                         .num_nodes = options.nodes,
                         .devices_per_node = options.devices,
                         .step_interval = milliseconds(options.step_ms)},
                        observe(journal));
   TrafficOptions traffic_options = options.traffic;
-  traffic_options.address = process.address();
+  traffic_options.address = coordinators.address();
   traffic_options.seed = options.seed;
   Traffic traffic(traffic_options, journal);
   for (int i = 0; i < options.kills && journal.violations().empty(); ++i) killer.kill();
@@ -182,10 +200,14 @@ int run_chaos(const Options& options, const std::filesystem::path& directory) {
   traffic.finish_submits();
   await_ends(journal);
   traffic.finish();
-  Client client = *Client::connect(process.address(), kPatience);
+  Client client = *Client::connect(coordinators.address(), kPatience);
   const Verified sums = verify(client, journal);
-  if (process.ended() || process.stop() != 0) journal.violate("tesserad did not stop with 0");
-  verify_database(process.database().string(), journal);
+  if (coordinators.any_ended()) journal.violate("tesserad ended by itself");
+  for (size_t i = 0; i < coordinators.size(); ++i) {
+    support::TesseradProcess& process = coordinators.at(i);
+    if (process.runs() && process.stop() != 0) journal.violate("tesserad did not stop with 0");
+    if (options.postgres.empty()) verify_database(process.database().string(), journal);
+  }
   const std::chrono::duration<double> seconds = SteadyClock::now() - begin;
   const auto [median, longest] = killer.start_seconds();
   std::printf("%d kills in %.0f s, seed %llu; from a start to serving %.3f s (median), %.3f s\n",
@@ -202,6 +224,12 @@ int run(int argc, char** argv) {
   CLI::App app{"Kills the coordinator at random moments while it is used"};
   Options options;
   app.add_option("--tesserad", options.tesserad, "The program")->required();
+  auto* const lose_commits =
+      app.add_flag("--lose-commits", options.lose_commits,
+                   "Take the latest commits away at the end: breaches must be found");
+  app.add_option("--postgres", options.postgres,
+                 "URL of an empty database that two coordinators share")
+      ->excludes(lose_commits);
   app.add_option("--kills", options.kills)->capture_default_str();
   app.add_option("--seed", options.seed, "0: one at random, which is printed");
   app.add_option("--dir", options.directory,
@@ -211,8 +239,6 @@ int run(int argc, char** argv) {
   app.add_option("--step-ms", options.step_ms, "Of a step of a job")->capture_default_str();
   app.add_option("--max-life-ms", options.max_life_ms, "Longest time between two deaths")
       ->capture_default_str();
-  app.add_flag("--lose-commits", options.lose_commits,
-               "Take the latest commits away at the end: breaches must be found");
   app.add_option("--submitters", options.traffic.num_submitters)->capture_default_str();
   app.add_option("--watchers", options.traffic.num_watchers)->capture_default_str();
   CLI11_PARSE(app, argc, argv);

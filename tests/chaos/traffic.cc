@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/wait.h"
+#include "proto/spec/addresses.h"
 #include "tests/support/tesserad_process.h"
 
 namespace tessera::chaos {
@@ -154,25 +155,28 @@ void Traffic::poll_for_ever(std::stop_token stop) {
 
 void Traffic::watch_for_ever(std::stop_token stop, uint64_t seed) {
   std::mt19937_64 random(seed);
-  const auto stub = v1::Coordinator::NewStub(support::make_channel(options_.address));
+  Turns turns;
+  for (const std::string& address : spec::split_addresses(options_.address)) {
+    turns.stubs.push_back(v1::Coordinator::NewStub(support::make_channel(address)));
+  }
   while (!stop.stop_requested()) {
     const auto id = journal_.pick(random);
     if (id) {
-      watch(*stub, *id, random);
+      watch(turns, *id, random);
     } else {
       wait_for(stop, kPause);
     }
   }
 }
 
-bool Traffic::watch_piece(v1::Coordinator::Stub& stub, const std::string& id, size_t max_events,
+bool Traffic::watch_piece(Turns& turns, const std::string& id, size_t max_events,
                           std::vector<int64_t>& revisions) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
   v1::WatchJobRequest request;
   request.set_id(id);
   request.set_start_revision(revisions.empty() ? 0 : revisions.back() + 1);
-  const auto stream = stub.WatchJob(&context, request);
+  const auto stream = turns.stubs[turns.current]->WatchJob(&context, request);
   v1::WatchJobResponse response;
   size_t count = 0;
   while (count < max_events && stream->Read(&response)) {
@@ -192,24 +196,29 @@ bool Traffic::watch_piece(v1::Coordinator::Stub& stub, const std::string& id, si
   if (status.ok()) return true;
   counts_.num_resumes += is_broken_off;
   counts_.num_broken += !is_broken_off;
-  if (!is_broken_off && status.error_code() != grpc::StatusCode::UNAVAILABLE) {
+  // gRPC's own words for a call that comes while a standby, about to lead, closes its server.
+  const bool was_closing =
+      turns.stubs.size() > 1 && status.error_code() == grpc::StatusCode::CANCELLED;
+  if (!is_broken_off && !was_closing && status.error_code() != grpc::StatusCode::UNAVAILABLE) {
     journal_.violate(absl::StrCat("a watch of ", id, " ended with code ",
                                   static_cast<int>(status.error_code()), ": ",
                                   status.error_message()));
     return true;
   }
-  if (!is_broken_off) std::this_thread::sleep_for(kDownPause);
+  if (is_broken_off) return false;
+  turns.current = (turns.current + 1) % turns.stubs.size();
+  std::this_thread::sleep_for(kDownPause);
   return false;
 }
 
-void Traffic::watch(v1::Coordinator::Stub& stub, const std::string& id, std::mt19937_64& random) {
+void Traffic::watch(Turns& turns, const std::string& id, std::mt19937_64& random) {
   std::vector<int64_t> seen;
-  while (!watch_piece(stub, id, 1 + random() % kMaxPiece, seen)) {
+  while (!watch_piece(turns, id, 1 + random() % kMaxPiece, seen)) {
   }
   // The job has ended: what is stored is all there ever was.
   std::vector<int64_t> stored;
   const auto all = static_cast<size_t>(-1);
-  while (!watch_piece(stub, id, all, stored)) {
+  while (!watch_piece(turns, id, all, stored)) {
   }
   if (seen != stored) {
     journal_.violate(absl::StrCat("a watch of ", id, " in pieces saw ", seen.size(),

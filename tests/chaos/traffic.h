@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <random>
 #include <stop_token>
 #include <string>
@@ -19,6 +20,7 @@
 namespace tessera::chaos {
 
 struct TrafficOptions {
+  // Of one coordinator, or of several with commas between, of which one leads.
   std::string address;
   uint64_t seed = 1;
   int num_submitters = 16;
@@ -65,9 +67,14 @@ class Traffic {
   // Learns of the ends of jobs.
   void poll_for_ever(std::stop_token stop);
   void watch_for_ever(std::stop_token stop, uint64_t seed);
-  void watch(v1::Coordinator::Stub& stub, const std::string& id, std::mt19937_64& random);
+  // The coordinators, and which of them a watcher asks: the next one where a watch was broken.
+  struct Turns {
+    std::vector<std::unique_ptr<v1::Coordinator::Stub>> stubs;
+    size_t current = 0;
+  };
+  void watch(Turns& turns, const std::string& id, std::mt19937_64& random);
   // One call; true once the job's last event has come. Appends revisions.
-  bool watch_piece(v1::Coordinator::Stub& stub, const std::string& id, size_t max_events,
+  bool watch_piece(Turns& turns, const std::string& id, size_t max_events,
                    std::vector<int64_t>& revisions);
 
   const TrafficOptions options_;

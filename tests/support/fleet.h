@@ -23,6 +23,7 @@
 namespace tessera::support {
 
 struct FleetOptions {
+  // Of one coordinator, or of several with commas between, of which one leads.
   std::string address;
   int num_nodes = 1;
   int devices_per_node = 8;

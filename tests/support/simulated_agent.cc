@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/spec/addresses.h"
 #include "tessera/v1/agent.grpc.pb.h"
 #include "tests/support/tesserad_process.h"
 
@@ -117,7 +118,8 @@ void SimulatedAgent::violate(const std::string& what) const {
 }
 
 void SimulatedAgent::connect() {
-  stream_ = std::make_unique<AgentStream>(loop_, *this, options_.address);
+  const std::vector<std::string> all = spec::split_addresses(options_.address);
+  stream_ = std::make_unique<AgentStream>(loop_, *this, all[num_tries_++ % all.size()]);
   v1::SessionRequest request;
   *request.mutable_hello() = hello_;
   for (const auto& [key, run] : runs_) *request.mutable_hello()->add_runs() = run.id;

@@ -91,6 +91,7 @@ class SimulatedAgent {
   v1::Hello hello_;
   std::map<Key, Run> runs_;
   std::unique_ptr<AgentStream> stream_;
+  size_t num_tries_ = 0;
   bool is_welcome_ = false;
   int64_t session_ = 0;
   int64_t last_heartbeat_ = 0;
