@@ -241,7 +241,7 @@ SCENARIOS = {
     "pending": pending,
     "refused": refused,
 }
-SLICE = ("job_of_two_pods", "lost_answers")
+SLICE = ("job_of_two_pods", "lost_answers", "evicted_one")
 
 
 if __name__ == "__main__":
