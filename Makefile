@@ -4,7 +4,7 @@ SHELL := /bin/bash
 
 .PHONY: help
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 .PHONY: setup
 setup:  ## install system packages and .venv; costs nothing when done before
@@ -48,6 +48,10 @@ fuzz: setup  ## fuzz every parser of what others write, two minutes each, with c
 cuda: setup  ## compile and link the CUDA and NCCL backends; see docs/gpu-checklist.md
 	scripts/setup-cuda.sh
 	scripts/build.sh cuda
+
+.PHONY: gpu-bundle
+gpu-bundle: setup  ## pack the trainer with CUDA and its checklist for a machine with a GPU
+	scripts/gpu-bundle.sh
 
 .PHONY: format
 format:  ## format C++ and Python in place

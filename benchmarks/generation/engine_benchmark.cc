@@ -3,8 +3,9 @@
 //   engine_benchmark WORK.json
 //
 // WORK has the fields model, prompts (lists of tokens), batches (so many of the first prompts at
-// once), new_tokens and threads. A line for each batch is written, as benchmarks/generation/peer.py
-// does: {"generation": {batch, seconds, tokens of each completion}}.
+// once), new_tokens and threads; and may have device (cpu, cuda:0; default: cpu) and dtype
+// (default: float32). A line for each batch is written, as benchmarks/generation/peer.py does:
+// {"generation": {batch, seconds, tokens of each completion}}.
 #include <ATen/Parallel.h>
 
 #include <chrono>
@@ -14,6 +15,7 @@
 
 #include "proto/spec/rules.h"
 #include "worker/generate/engine.h"
+#include "worker/memory/device_memory.h"
 #include "worker/memory/ledger.h"
 #include "worker/model/stored_weights.h"
 #include "worker/trainer/plan.h"
@@ -23,11 +25,11 @@ namespace {
 
 using nlohmann::json;
 
-v1::JobSpec spec_of(const std::string& model) {
+v1::JobSpec spec_of(const json& work) {
   v1::JobSpec spec;
   spec.mutable_method()->mutable_sft();
-  spec.mutable_model()->set_path(model);
-  spec.mutable_model()->set_dtype("float32");
+  spec.mutable_model()->set_path(work.at("model"));
+  spec.mutable_model()->set_dtype(work.value("dtype", "float32"));
   spec::fill_defaults(spec);
   return spec;
 }
@@ -44,13 +46,15 @@ std::vector<GenerationRequest> requests_of(const json& work, int64_t count, int6
   return requests;
 }
 
-void run(const json& work) {
+void run(const json& work, MemoryLedger& ledger) {
   at::set_num_threads(work.at("threads"));
-  const v1::JobSpec spec = spec_of(work.at("model"));
+  const at::Device device(work.value("device", "cpu"));
+  use_device(ledger, device, /*limit_bytes=*/0);
+  const v1::JobSpec spec = spec_of(work);
   const ModelConfig config = read_model_config(spec.model().path());
   const auto group = make_single_collectives();
   const WeightFiles weights = WeightFiles::open(spec.model().path());
-  TrainableModel trainable = build_model(spec, config, *group, at::kCPU);
+  TrainableModel trainable = build_model(spec, config, *group, device);
   load_weights(spec, trainable, weights, /*rank=*/0);
   std::vector<ShardedUnit*> units;
   for (const auto& unit : trainable.units) units.push_back(unit.get());
@@ -81,10 +85,10 @@ int main(int argc, char** argv) {
     std::cerr << "engine_benchmark WORK.json\n";
     return 2;
   }
-  tessera::MemoryLedger::install();
+  tessera::MemoryLedger& ledger = tessera::MemoryLedger::install();
   try {
     std::ifstream work(argv[1]);
-    tessera::run(nlohmann::json::parse(work));
+    tessera::run(nlohmann::json::parse(work), ledger);
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

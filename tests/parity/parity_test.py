@@ -3,6 +3,7 @@
 
     parity_test.py --trainer PATH --world N --assets DIR [CASE ...]
     parity_test.py --trainer PATH --world N --kit DIR [CASE ...]
+    (both) [--device cpu|cuda]
 
 --assets is a directory that make_assets.py wrote, --kit one that holds other recorded runs (see
 kit.py). Without CASE: all of them. Exits with 1 if a case differs.
@@ -121,14 +122,14 @@ def method_options(case, assets):
     return options
 
 
-def complete(spec, world, output):
+def complete(spec, world, output, device="cpu"):
     """Adds what all jobs share."""
     spec["name"] = "parity"
     spec["data"]["cache_dir"] = str(output.parent / "cache")
     spec["training"] = {"save_strategy": "no", "logging_steps": 1} | spec["training"]
     spec["training"]["output_dir"] = str(output)
     spec["parallelism"] = {"num_processes": world}
-    spec["resources"] = {"device": "cpu", "cpu_threads": 1}
+    spec["resources"] = {"device": device, "cpu_threads": 1}
     return spec
 
 
@@ -225,9 +226,14 @@ def compare_weights(directory, expected):
 
 
 def check(name, spec, expected, options):
+    return report(name, options.world, *differences(spec, expected, options))
+
+
+def differences(spec, expected, options):
+    """Complaints, and the largest relative error of each field."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        complete(spec, options.world, scratch / "output")
+        complete(spec, options.world, scratch / "output", options.device)
         if "adapter" in expected:
             model = pathlib.Path(spec["model"]["path"])
             write_adapter(scratch / "adapter", model, spec["peft"], expected["adapter"])
@@ -243,7 +249,7 @@ def check(name, spec, expected, options):
         try:
             events = ranks.run(options.trainer, spec, options.world, scratch)
         except ranks.RunError as error:
-            return report(name, options.world, [str(error)], {})
+            return [str(error)], {}
         worst = {}
         ((method, fields),) = spec["method"].items()
         beta = fields.get("beta", 0.1)
@@ -256,7 +262,7 @@ def check(name, spec, expected, options):
         for kind, directory in (("weight_norms", final), ("value_norms", final / "value_model")):
             if kind in expected:
                 problems += compare_weights(directory, expected[kind])
-    return report(name, options.world, problems, worst)
+    return problems, worst
 
 
 def change_rows(model, directory, changes):
@@ -289,6 +295,7 @@ def main():
     )
     parser.add_argument("--trainer", required=True, type=pathlib.Path)
     parser.add_argument("--world", required=True, type=int)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--assets", type=pathlib.Path)
     source.add_argument("--kit", type=pathlib.Path)
