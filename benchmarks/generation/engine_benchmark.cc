@@ -5,10 +5,11 @@
 // WORK has the fields model, prompts (lists of tokens), batches (so many of the first prompts at
 // once), new_tokens and threads; and may have device (cpu, cuda:0; default: cpu) and dtype
 // (default: float32). A line for each batch is written, as benchmarks/generation/peer.py does:
-// {"generation": {batch, seconds, tokens of each completion}}.
+// {"generation": {batch, seconds, cpu_seconds, tokens of each completion}}.
 #include <ATen/Parallel.h>
 
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,9 @@ namespace tessera {
 namespace {
 
 using nlohmann::json;
+
+// More are taken for many.
+constexpr int64_t kFewSequences = 8;
 
 v1::JobSpec spec_of(const json& work) {
   v1::JobSpec spec;
@@ -63,16 +67,22 @@ void run(const json& work, MemoryLedger& ledger) {
   for (const int64_t batch : work.at("batches")) {
     const auto requests = requests_of(work, batch, new_tokens);
     EngineOptions options;
+    options.many_sequences = batch > kFewSequences;
     for (const GenerationRequest& request : requests)
       options.num_pages += pages_for(std::ssize(request.prompt) + new_tokens);
     Engine engine({*trainable.model, units, *group}, options);
     engine.generate(requests_of(work, batch, /*new_tokens=*/2));  // warms up
     const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t cpu_begin = std::clock();
     const std::vector<Completion> made = engine.generate(requests);
+    const double cpu_seconds = static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC;
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
     json tokens = json::array();
     for (const Completion& completion : made) tokens.push_back(completion.tokens);
-    const json said = {{"batch", batch}, {"seconds", spent.count()}, {"tokens", tokens}};
+    const json said = {{"batch", batch},
+                       {"seconds", spent.count()},
+                       {"cpu_seconds", cpu_seconds},
+                       {"tokens", tokens}};
     std::cout << json{{"generation", said}} << std::endl;
   }
 }

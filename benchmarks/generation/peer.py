@@ -41,9 +41,12 @@ def run_generate(work: dict) -> None:
     for batch in work["batches"]:
         prompts = torch.tensor(work["prompts"][:batch])
         generate(prompts, 2)  # warms up
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         tokens = generate(prompts, work["new_tokens"])
-        print_event("generation", batch=batch, seconds=time.perf_counter() - begin, tokens=tokens)
+        seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - cpu_begin
+        print_event(
+            "generation", batch=batch, seconds=seconds, cpu_seconds=cpu_seconds, tokens=tokens
+        )
 
 
 def run_grpo(job: dict) -> None:

@@ -166,6 +166,7 @@ bool Engine::step() {
 void Engine::run_pass(const Pass& pass) {
   const c10::NoGradGuard no_grad;
   const OwnerScope owner(Owner::kActivations);
+  const ManyRowsScope products(options_.many_sequences);
   cache_.copy_pages(pass.copies);
   const auto sampled = sample(pass, run_model(pass));
   ++counts_.passes;

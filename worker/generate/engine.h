@@ -6,15 +6,15 @@
 // quantized matrices are those of training, only attention looks into the pages. Logits are made
 // for sampled tokens alone.
 //
-// What a sample depends on: its prompt, its parameters, its seed, and the weights. In float32 on a
-// CPU nothing depends on the batch, to the bit: attention, norms, sampling and random numbers by
-// kernels of ours, matrix products by worker/kernels/row_product.h. With other types and devices
-// BLAS makes the products, which sums in another order for a few rows. oneDNN, on one thread, was
-// found to give a row the same bits in any product of 16 rows or more, whence min_rows. What
-// remains there is a mixture's experts, of which each has as many rows as chose it, several
-// threads, and other BLAS: another batch mix gives log-probabilities within rounding, and the same
-// tokens but where a choice hung on the last bits (sampler.h says when). The same requests in the
-// same order give the same bits everywhere.
+// What a sample depends on: its prompt, its parameters, its seed, the weights, and whether the
+// engine is one for many sequences. In float32 on a CPU nothing depends on the batch, to the bit:
+// attention, norms, sampling and random numbers by kernels of ours, matrix products by
+// worker/kernels/row_product.h. With other types and devices BLAS makes the products, which sums in
+// another order for a few rows. oneDNN, on one thread, was found to give a row the same bits in any
+// product of 16 rows or more, whence min_rows. What remains there is a mixture's experts, of which
+// each has as many rows as chose it, several threads, and other BLAS: another batch mix gives
+// log-probabilities within rounding, and the same tokens but where a choice hung on the last bits
+// (sampler.h says when). The same requests in the same order give the same bits everywhere.
 //
 // Not thread safe. Calls that say so are collective over the group that the weights are sharded
 // over: made by all its ranks in the same order.
@@ -66,6 +66,9 @@ struct EngineOptions {
   // Matrix products that BLAS makes have so many rows at least; rows that nobody needs are added.
   // 1: none are, which is quicker while few sequences run.
   int64_t min_rows = 16;
+  // Whether it is to be fast with 16 sequences at once and more, or with fewer: see ManyRowsScope
+  // (worker/kernels/row_product.h), by which its products are made.
+  bool many_sequences = true;
   bool adapters = true;  // else the model is served without them
   // They are merged into the weights while the engine is awake, which then takes another copy of
   // this rank's shards of those. Requires adapters, and that what they adapt is not quantized.

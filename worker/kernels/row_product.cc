@@ -4,7 +4,9 @@
 #include <ATen/ceil_div.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "worker/kernels/amx_products.h"
 #include "worker/kernels/cpu_kernels.h"
 #include "worker/kernels/stand_in.h"
 #include "worker/kernels/work.h"
@@ -18,6 +20,8 @@ constexpr int64_t kPartRows = 64;
 constexpr int64_t kColumnsOfLine = 16;
 // Products that are worth a thread.
 constexpr int64_t kGrainProducts = 1 << 16;
+
+thread_local bool has_many_rows = false;
 
 Rows<const float> rows_of(const at::Tensor& x) { return {x.const_data_ptr<float>(), x.stride(0)}; }
 
@@ -42,6 +46,10 @@ struct Grid {
 
 }  // namespace
 
+ManyRowsScope::ManyRowsScope(bool many) : previous_(std::exchange(has_many_rows, many)) {}
+
+ManyRowsScope::~ManyRowsScope() { has_many_rows = previous_; }
+
 bool has_row_products(const at::Tensor& x) { return on_cpu(x) && x.scalar_type() == at::kFloat; }
 
 void row_product_out(const at::Tensor& y_TO, const at::Tensor& x_TI, const at::Tensor& weight_OI,
@@ -60,14 +68,16 @@ void row_product_out(const at::Tensor& y_TO, const at::Tensor& x_TI, const at::T
   }
   const Rows<float> y{y_TO.mutable_data_ptr<float>(), y_TO.stride(0)};
   const Rows<const float> x = rows_of(x_TI), w = rows_of(weight_OI);
+  const RowProductKernel by_amx = has_many_rows ? amx_products() : nullptr;
+  const RowProductKernel multiply = by_amx != nullptr ? by_amx : cpu_kernels().row_products;
   const Grid grid(rows, columns, width);
   at::parallel_for(0, grid.size(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       const int64_t row = part / grid.column_parts() * grid.part_rows;
       const int64_t column = part % grid.column_parts() * grid.part_columns;
-      cpu_kernels().row_products({y[row] + column, y.stride}, {x[row], x.stride},
-                                 {w[column], w.stride}, add, std::min(grid.part_rows, rows - row),
-                                 std::min(grid.part_columns, columns - column), width);
+      multiply({y[row] + column, y.stride}, {x[row], x.stride}, {w[column], w.stride}, add,
+               std::min(grid.part_rows, rows - row), std::min(grid.part_columns, columns - column),
+               width);
     }
   });
 }

@@ -12,6 +12,20 @@ namespace tessera {
 // Whether row_product_out takes such an x: float32 on a CPU, or standing for that (stand_in.h).
 bool has_row_products(const at::Tensor& x);
 
+// While one lives, its thread's products are by the processor's matrix unit where it has one (AMX).
+// That is faster of 16 rows and more, and slower of fewer. The bits are others, but as exact: what
+// is to be the same has to be made in one way.
+class ManyRowsScope {
+ public:
+  explicit ManyRowsScope(bool many);
+  ~ManyRowsScope();
+  ManyRowsScope(const ManyRowsScope&) = delete;
+  ManyRowsScope& operator=(const ManyRowsScope&) = delete;
+
+ private:
+  bool previous_;
+};
+
 // y_TO = x_TI @ weight_OI.t(), or += that with `add`. All float32, with rows of contiguous values;
 // y is apart from the others. Without data nothing is computed; nothing is ever allocated.
 void row_product_out(const at::Tensor& y_TO, const at::Tensor& x_TI, const at::Tensor& weight_OI,

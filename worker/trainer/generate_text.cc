@@ -310,6 +310,7 @@ void generate_text(const v1::GenerateRequest& request,
   const at::ScalarType dtype = spec.model().dtype() == "bfloat16" ? at::kBFloat16 : at::kFloat;
   EngineOptions options;
   options.num_pages = pages_of(prompts, kv_page_bytes(config, dtype));
+  options.many_sequences = false;  // else a completion alone would differ from one among many
   options.min_rows = 1;
   options.on_token = [&](const GeneratedToken& token) { replies.token(token); };
   Engine engine({*trainable.model, units, mesh.shard, &tokenizer}, options);

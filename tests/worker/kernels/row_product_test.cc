@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "tests/worker/kernels/kernel_test.h"
+#include "worker/kernels/amx_products.h"
 #include "worker/kernels/work.h"
 
 namespace tessera {
@@ -20,19 +21,34 @@ namespace {
 
 using testing::Matrix;
 
+// Null where this machine cannot run it.
+RowProductKernel products_of(CpuSet set) {
+  const CpuKernels* kernels = cpu_kernels(set);
+  return kernels == nullptr ? nullptr : kernels->row_products;
+}
+
+struct Kind {
+  const char* name;
+  RowProductKernel products;
+};
+const Kind kKinds[] = {{"baseline", products_of(CpuSet::kBaseline)},
+                       {"avx2", products_of(CpuSet::kAvx2)},
+                       {"avx512", products_of(CpuSet::kAvx512)},
+                       {"amx", amx_products()}};
+
 struct ProductCase {
-  CpuSet set;
+  Kind kind;
   int64_t num_rows, num_columns, width;
 };
 
 std::vector<ProductCase> product_cases() {
   std::vector<ProductCase> list;
-  for (const CpuSet set : {CpuSet::kBaseline, CpuSet::kAvx2, CpuSet::kAvx512}) {
+  for (const Kind& kind : kKinds) {
     // Parts of a vector, of a tile and of a span, and more than one.
     for (const int64_t width : {1, 3, 8, 16, 37, 1024, 2100}) {
-      for (const int64_t num_columns : {1, 4, 11}) {
-        for (const int64_t num_rows : {1, 2, 3, 5, 6, 7, 13, 65})
-          list.push_back({set, num_rows, num_columns, width});
+      for (const int64_t num_columns : {1, 4, 11, 35}) {
+        for (const int64_t num_rows : {1, 2, 3, 5, 6, 7, 13, 20, 40, 65})
+          list.push_back({kind, num_rows, num_columns, width});
       }
     }
   }
@@ -42,16 +58,15 @@ std::vector<ProductCase> product_cases() {
 class RowProducts : public ::testing::TestWithParam<ProductCase> {
  protected:
   void SetUp() override {
-    kernels_ = cpu_kernels(GetParam().set);
-    if (kernels_ == nullptr) GTEST_SKIP() << "this machine cannot run it";
+    if (GetParam().kind.products == nullptr) GTEST_SKIP() << "this machine cannot run it";
   }
   Matrix<float> product(const Matrix<float>& x, const Matrix<float>& w, bool add) const {
     Matrix<float> y(x.num_rows, w.num_rows, 3);
-    kernels_->row_products(y.rows(), x.rows(), w.rows(), add, x.num_rows, w.num_rows, x.width);
+    multiply_(y.rows(), x.rows(), w.rows(), add, x.num_rows, w.num_rows, x.width);
     return y;
   }
 
-  const CpuKernels* kernels_ = nullptr;
+  const RowProductKernel multiply_ = GetParam().kind.products;
   const Matrix<float> x_{GetParam().num_rows, GetParam().width, 1};
   const Matrix<float> w_{GetParam().num_columns, GetParam().width, 2};
 };
@@ -79,17 +94,15 @@ TEST_P(RowProducts, DoNotDependOnOtherRowsAndColumns) {
   for (const int64_t m : {int64_t{0}, x_.num_rows / 2, x_.num_rows - 1}) {
     for (const int64_t o : {int64_t{0}, w_.num_rows / 2, w_.num_rows - 1}) {
       float alone = 0;
-      kernels_->row_products({&alone, 1}, {x_.rows()[m], 0}, {w_.rows()[o], 0}, /*add=*/false, 1, 1,
-                             x_.width);
+      multiply_({&alone, 1}, {x_.rows()[m], 0}, {w_.rows()[o], 0}, /*add=*/false, 1, 1, x_.width);
       ASSERT_EQ(alone, static_cast<float>(together.at(m, o))) << m << ", " << o;
     }
   }
 }
 
 std::string product_name(const ::testing::TestParamInfo<ProductCase>& info) {
-  const char* const names[] = {"baseline", "avx2", "avx512"};
   const ProductCase& c = info.param;
-  return std::string(names[static_cast<int>(c.set)]) + "_" + std::to_string(c.num_rows) + "x" +
+  return std::string(c.kind.name) + "_" + std::to_string(c.num_rows) + "x" +
          std::to_string(c.num_columns) + "x" + std::to_string(c.width);
 }
 
