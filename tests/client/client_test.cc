@@ -169,8 +169,9 @@ TEST_F(ClientTest, StopEndsAQuietWatch) {
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
-// Its pings find out, and tries to connect that come to nothing are no sign of life. It is one of
-// several addresses, as on one machine alone there are no pings. Takes 15 s of waiting.
+// Its pings find out, and a connection that is made and carries nothing is no sign of life, though
+// it takes seconds to be given up. It is one of several addresses, as on one machine alone there
+// are no pings. Takes 20 s of waiting.
 TEST_F(ClientTest, AWatchGivesUpAServiceThatFallsSilent) {
   std::promise<void> release;
   auto released = release.get_future().share();

@@ -1,5 +1,5 @@
-// A way to a service that stops to carry anything, as a network that drops packets: no end of a
-// connection is seen, and new ones come to nothing.
+// A way to a service that falls silent, as a network that loses all but short packets: no end of a
+// connection is seen, and new ones are made and carry nothing.
 #pragma once
 
 #include <arpa/inet.h>
@@ -34,7 +34,9 @@ class SilentProxy {
     thread_ = std::thread([this] { carry(); });
   }
   ~SilentProxy() {
-    be_silent();
+    is_over_ = true;
+    ::eventfd_write(wake_, 1);
+    thread_.join();
     for (const auto& [from, to] : peers_) ::close(from);
     ::close(listener_);
     ::close(wake_);
@@ -44,22 +46,29 @@ class SilentProxy {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
-  // For good.
+  // For good: connections that there are carry nothing from now on, new ones what opens them.
   void be_silent() {
-    if (!thread_.joinable()) return;
+    is_silent_ = true;
     ::eventfd_write(wake_, 1);
-    thread_.join();
   }
 
  private:
+  // The preface and the settings of HTTP/2.
+  static constexpr int kOpeningReads = 1;
+
   void carry() {
-    while (true) {
+    while (!is_over_) {
       std::vector<pollfd> watched{{wake_, POLLIN, 0}, {listener_, POLLIN, 0}};
-      for (const auto& [from, to] : peers_) watched.push_back({from, POLLIN, 0});
-      if (::poll(watched.data(), watched.size(), -1) < 0 || watched[0].revents != 0) return;
+      for (const auto& [from, to] : peers_) {
+        if (num_reads_[from] < kOpeningReads || !is_silent_) watched.push_back({from, POLLIN, 0});
+      }
+      if (::poll(watched.data(), watched.size(), -1) < 0) return;
+      eventfd_t ignored;
+      if (watched[0].revents != 0) ::eventfd_read(wake_, &ignored);
       if (watched[1].revents != 0) accept();
       for (size_t i = 2; i < watched.size(); ++i) {
-        if (watched[i].revents != 0) forward(watched[i].fd);
+        const bool is_carried = num_reads_[watched[i].fd] < kOpeningReads || !is_silent_;
+        if (watched[i].revents != 0 && is_carried) forward(watched[i].fd);
       }
     }
   }
@@ -73,12 +82,14 @@ class SilentProxy {
     ::connect(service, reinterpret_cast<sockaddr*>(&address), sizeof(address));
     peers_[client] = service;
     peers_[service] = client;
+    num_reads_[client] = num_reads_[service] = 0;
   }
 
   void forward(int from) {
     const auto peer = peers_.find(from);
     if (peer == peers_.end()) return;  // closed with the other one just now
     const int to = peer->second;
+    ++num_reads_[from];
     char bytes[1 << 14];
     const ssize_t count = ::read(from, bytes, sizeof(bytes));
     if (count > 0 && ::write(to, bytes, static_cast<size_t>(count)) == count) return;
@@ -92,7 +103,10 @@ class SilentProxy {
   const int listener_ = ::socket(AF_INET, SOCK_STREAM, 0);
   const int wake_ = ::eventfd(0, 0);
   int port_ = 0;
-  std::map<int, int> peers_;  // the thread's, and who joined it
+  std::atomic<bool> is_silent_ = false, is_over_ = false;
+  // The thread's, and who joined it.
+  std::map<int, int> peers_;
+  std::map<int, int> num_reads_;
   std::thread thread_;
 };
 
