@@ -191,6 +191,8 @@ void Gangs::suspect(JobRecord& record) {
       std::max({kMinSuspicion, usual, hang_timeout(record) / kSuspicionShare});
   if (now - inquiry.last_progress < enough || enough >= hang_timeout(record)) return;
   inquiry.suspected_at = now;
+  // What they told before they were asked is no answer.
+  inquiry.report.records.clear();
   // It can only be that the job ends: then there is nothing to ask.
   record_collectives(record).IgnoreError();
 }
@@ -208,6 +210,12 @@ void Gangs::check_suspicion(JobRecord& record, Inquiry& inquiry) {
   });
   const spec::HangFinding finding = spec::explain_hang(parallelism_of(record), inquiry.report);
   if (!someone_waits || finding.rank < 0 || records.contains(finding.rank)) return;
+  // That it is heard of does not say that it hears: the question may be lost on its way.
+  const std::string node = node_of(record, finding.rank);
+  const bool node_answers = std::any_of(records.begin(), records.end(), [&](const auto& entry) {
+    return node_of(record, entry.first) == node;
+  });
+  if (!node_answers) return;
   inquiry.rank = -1;
   inquiry.idle = clock_.uptime() - inquiry.last_progress;
   conclude(record);

@@ -21,6 +21,30 @@ v1::JobSpec make_spec_of_two() {
   return spec;
 }
 
+// The rank waits in an exchange, or is on its way there.
+void tell(Agent& agent, const v1::RunId& run, int rank, bool waits) {
+  v1::TrainerEvent event;
+  event.mutable_collectives()->set_phase(waits ? "forward" : "data");
+  v1::Collective& collective = *event.mutable_collectives()->add_collectives();
+  collective.set_group("world");
+  collective.set_kind("all_reduce");
+  collective.set_sequence(waits ? 8 : 7);
+  collective.set_is_waited_for(waits);
+  collective.set_done(!waits);
+  agent.event(run, rank, event);
+}
+
+void await_question(Agent& agent) {
+  EXPECT_TRUE(agent.next(v1::SessionResponse::kRelay).relay().command().has_record_collectives());
+}
+
+void heartbeat(Agent& agent) {
+  v1::SessionRequest request;
+  request.mutable_heartbeat()->set_number(1);
+  agent.send(request);
+  agent.next(v1::SessionResponse::kHeartbeatAck);
+}
+
 // Two ranks on a node of their own, which run and say no more.
 struct Gang {
   Gang(Service& service, const std::string& node, const std::string& job)
@@ -31,27 +55,10 @@ struct Gang {
     service.await(job, Job::RUNNING);
   }
 
-  // The ranks are asked, and these answer: rank 0 waits in an exchange, rank 1 is on its way.
+  // The ranks are asked, and these answer: rank 0 waits, for rank 1.
   void asked(const std::vector<int>& answering) {
-    EXPECT_TRUE(agent.next(v1::SessionResponse::kRelay).relay().command().has_record_collectives());
-    for (const int rank : answering) {
-      v1::TrainerEvent event;
-      event.mutable_collectives()->set_phase(rank == 0 ? "forward" : "data");
-      v1::Collective& collective = *event.mutable_collectives()->add_collectives();
-      collective.set_group("world");
-      collective.set_kind("all_reduce");
-      collective.set_sequence(rank == 0 ? 8 : 7);
-      collective.set_is_waited_for(rank == 0);
-      collective.set_done(rank != 0);
-      agent.event(run, rank, event);
-    }
-  }
-
-  void heartbeat() {
-    v1::SessionRequest request;
-    request.mutable_heartbeat()->set_number(1);
-    agent.send(request);
-    agent.next(v1::SessionResponse::kHeartbeatAck);
+    await_question(agent);
+    for (const int rank : answering) tell(agent, run, rank, rank == 0);
   }
 
   const std::string job;
@@ -66,15 +73,26 @@ TEST(SilentGangs, EndEarlyWhereARankDoesNotEvenAnswer) {
   for (int i = 0; i < 4; ++i) jobs.push_back(service.submit(make_spec_of_two()).id());
   Gang at_work(service, "n1", jobs[0]);
   Gang nobody_answers(service, "n2", jobs[1]);
-  Gang unheard_of(service, "n3", jobs[2]);
-  Gang stopped(service, "n4", jobs[3]);
+  // On two nodes: what is asked, or answered, may have been lost on the way to one.
+  Agent near(service, "n3", 1), far(service, "n4", 1);
+  const v1::RunId spread = near.prepare().run();
+  far.prepare();
+  const int near_rank = service.get(jobs[2]).placements(0).node() == "n3" ? 0 : 1;
+  near.next(v1::SessionResponse::kStart);
+  far.next(v1::SessionResponse::kStart);
+  near.started(spread, near_rank);
+  far.started(spread, 1 - near_rank);
+  service.await(jobs[2], Job::RUNNING);
+  Gang stopped(service, "n5", jobs[3]);
   at_work.asked({0, 1});
   nobody_answers.asked({});
-  // Its node is not heard of any more, so that nobody knows what its ranks would say.
-  unheard_of.asked({0});
+  await_question(near);
+  tell(near, spread, near_rank, true);
   stopped.asked({0});
   while (service.get(stopped.job).state() == Job::RUNNING) {
-    for (Gang* gang : {&at_work, &nobody_answers, &stopped}) gang->heartbeat();
+    for (Agent* agent : {&at_work.agent, &nobody_answers.agent, &near, &far, &stopped.agent}) {
+      heartbeat(*agent);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
   const Job failed = service.get(stopped.job);
@@ -85,8 +103,8 @@ TEST(SilentGangs, EndEarlyWhereARankDoesNotEvenAnswer) {
   const v1::Kill kill = stopped.agent.next(v1::SessionResponse::kKill).kill();
   EXPECT_EQ(kill.grace_ms(), 0) << "who hangs will not stop";
   // These were asked before, and have the whole of their hang_timeout.
-  for (const Gang* gang : {&at_work, &nobody_answers, &unheard_of}) {
-    EXPECT_EQ(service.get(gang->job).state(), Job::RUNNING) << gang->job;
+  for (const std::string& job : {jobs[0], jobs[1], jobs[2]}) {
+    EXPECT_EQ(service.get(job).state(), Job::RUNNING) << job;
   }
 }
 
