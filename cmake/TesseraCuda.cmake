@@ -1,8 +1,8 @@
 # LibTorch with CUDA, from the wheels that scripts/setup-cuda.sh installs.
 #
-# The wheel's own TorchConfig asks for a whole CUDA toolkit with nvcc. We compile no CUDA source, so
-# imported targets over the wheels' include and lib folders do. Sets TORCH_LIBRARIES, as
-# find_package(Torch) would.
+# The wheel's own TorchConfig asks for a whole CUDA toolkit where CMake looks for one. Imported
+# targets over the wheels' include and lib folders do, and the wheels' nvcc for what kernels there
+# are of ours. Sets TORCH_LIBRARIES, as find_package(Torch) would.
 if(NOT Torch_DIR)
   file(GLOB Torch_DIR
        ${CMAKE_SOURCE_DIR}/.venv-cuda/lib/python3*/site-packages/torch/share/cmake/Torch)
@@ -43,3 +43,25 @@ target_link_libraries(tessera_torch_cuda INTERFACE
   ${TESSERA_TORCH_ROOT}/lib/libc10_cuda.so
   ${TESSERA_CUDART})
 set(TORCH_LIBRARIES tessera_torch_cuda)
+
+# tessera_cuda_object(TARGET SOURCE.cu): compiles it into the target. Our kernels know nothing of
+# LibTorch, and are linked against the same runtime.
+find_program(TESSERA_NVCC nvcc PATHS ${TESSERA_WHEELS}/nvidia/cu13/bin NO_DEFAULT_PATH REQUIRED)
+set(TESSERA_CUDA_ARCHITECTURES "80;90" CACHE STRING
+    "GPUs that kernels are compiled for; later ones compile them when they are first run")
+set(TESSERA_NVCC_FLAGS -std=c++20 -O3 -Xcompiler=-fPIC,-Wall -I${CMAKE_SOURCE_DIR})
+foreach(architecture IN LISTS TESSERA_CUDA_ARCHITECTURES)
+  list(APPEND TESSERA_NVCC_FLAGS
+       -gencode=arch=compute_${architecture},code=[sm_${architecture},compute_${architecture}])
+endforeach()
+function(tessera_cuda_object target source)
+  cmake_path(GET source STEM name)
+  set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}.cu.o)
+  add_custom_command(
+    OUTPUT ${object}
+    COMMAND ${TESSERA_NVCC} ${TESSERA_NVCC_FLAGS} -MD -MF ${object}.d
+            -c ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}
+    DEPENDS ${source} DEPFILE ${object}.d
+    COMMENT "Compiling ${source}" VERBATIM)
+  target_sources(${target} PRIVATE ${object})
+endfunction()

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "worker/kernels/cuda_ops.h"
 #include "worker/kernels/work.h"
 
 namespace tessera {
@@ -15,17 +16,21 @@ constexpr int64_t kGrainValues = 1 << 15;
 
 // All but the gradients are read and written.
 void count_update(const at::Tensor& weights, const AdamWMeans& means, const AdamWMeans& scales,
-                  const at::Tensor& gradients) {
-  count_cpu_kernel({weights, weights, means.exp_avg, means.exp_avg, means.exp_avg_sq,
-                    means.exp_avg_sq, scales.exp_avg, scales.exp_avg, scales.exp_avg_sq,
-                    scales.exp_avg_sq, gradients});
+                  const at::Tensor& gradients, bool on_host) {
+  const std::initializer_list<at::Tensor> touched{
+      weights,           weights,           means.exp_avg,  means.exp_avg,
+      means.exp_avg_sq,  means.exp_avg_sq,  scales.exp_avg, scales.exp_avg,
+      scales.exp_avg_sq, scales.exp_avg_sq, gradients};
+  if (on_host) return count_cpu_kernel(touched);
+  count_kernel(/*flops=*/0, touched);
 }
 
 }  // namespace
 
 void adamw_(const at::Tensor& weights, const AdamWMeans& means, const at::Tensor& gradients,
-            const AdamWStep& step) {
-  if (weights.is_meta()) return count_update(weights, means, {}, gradients);
+            const AdamWStep& step, bool on_host) {
+  if (weights.is_meta()) return count_update(weights, means, {}, gradients, on_host);
+  if (weights.is_cuda()) return cuda::adamw_(weights, means, gradients, step);
   auto* const weight = weights.data_ptr<float>();
   auto* const exp_avg = means.exp_avg.data_ptr<float>();
   auto* const exp_avg_sq = means.exp_avg_sq.data_ptr<float>();
@@ -37,8 +42,9 @@ void adamw_(const at::Tensor& weights, const AdamWMeans& means, const at::Tensor
 }
 
 void adamw_bfloat_(const at::Tensor& weights, const AdamWMeans& means, const at::Tensor& gradients,
-                   const AdamWStep& step, uint32_t draw) {
-  if (weights.is_meta()) return count_update(weights, means, {}, gradients);
+                   const AdamWStep& step, uint32_t draw, bool on_host) {
+  if (weights.is_meta()) return count_update(weights, means, {}, gradients, on_host);
+  if (weights.is_cuda()) return cuda::adamw_bfloat_(weights, means, gradients, step, draw);
   auto* const weight = weights.data_ptr<float>();
   auto* const exp_avg = static_cast<Bfloat*>(means.exp_avg.data_ptr());
   auto* const exp_avg_sq = static_cast<Bfloat*>(means.exp_avg_sq.data_ptr());
@@ -51,8 +57,10 @@ void adamw_bfloat_(const at::Tensor& weights, const AdamWMeans& means, const at:
 }
 
 void adamw_int8_(const at::Tensor& weights, const AdamWCodes& means, const at::Tensor& gradients,
-                 const AdamWStep& step) {
-  if (weights.is_meta()) return count_update(weights, means.codes, means.scales, gradients);
+                 const AdamWStep& step, bool on_host) {
+  if (weights.is_meta())
+    return count_update(weights, means.codes, means.scales, gradients, on_host);
+  if (weights.is_cuda()) return cuda::adamw_int8_(weights, means, gradients, step);
   const auto run = [](const at::Tensor& codes, const at::Tensor& scales, const DynamicMap& map,
                       int64_t block) {
     return QuantizedRun{&map, codes.data_ptr<uint8_t>() + block * kAdamWBlock,

@@ -1,8 +1,10 @@
-// AdamW of cpu_kernels.h on tensors, spread over LibTorch's threads. Nothing here knows autograd.
+// AdamW of cpu_kernels.h on tensors, spread over LibTorch's threads; on a GPU the kernels of
+// worker/kernels/cuda, on the current stream. Nothing here knows autograd.
 //
-// Tensors are contiguous, one-dimensional and on a CPU; weights and gradients are float32 of one
-// length. The gradients are scaled on the way, and stay as they are. No result depends on the
-// number of threads. Where the tensors have no data nothing is computed.
+// Tensors are contiguous, one-dimensional and on one device; weights and gradients are float32 of
+// one length. The gradients are scaled on the way, and stay as they are. No result depends on the
+// number of threads. Where the tensors have no data nothing is computed; on_host: they stand for
+// host memory, also in the job of a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,12 +30,12 @@ struct AdamWCodes {
 
 // One update of weights with float32 means.
 void adamw_(const at::Tensor& weights, const AdamWMeans& means, const at::Tensor& gradients,
-            const AdamWStep& step);
+            const AdamWStep& step, bool on_host = false);
 // With bfloat16 means: rounded up or down at random, by `draw` + i for element i.
 void adamw_bfloat_(const at::Tensor& weights, const AdamWMeans& means, const at::Tensor& gradients,
-                   const AdamWStep& step, uint32_t draw);
+                   const AdamWStep& step, uint32_t draw, bool on_host = false);
 // With means in 8 bits.
 void adamw_int8_(const at::Tensor& weights, const AdamWCodes& means, const at::Tensor& gradients,
-                 const AdamWStep& step);
+                 const AdamWStep& step, bool on_host = false);
 
 }  // namespace tessera

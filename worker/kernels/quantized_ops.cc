@@ -12,10 +12,9 @@
 #include <span>
 
 #include "worker/kernels/cpu_kernels.h"
+#include "worker/kernels/cuda_ops.h"
 #include "worker/kernels/dynamic_map.h"
 #include "worker/kernels/nf4.h"
-#include "worker/kernels/quantized_aten.h"
-#include "worker/kernels/stand_in.h"
 #include "worker/kernels/work.h"
 
 namespace tessera {
@@ -123,11 +122,11 @@ void dequantize_out(const at::Tensor& out, const at::Tensor& bytes, Quantization
                     const QuantizedLayout& layout, int64_t begin) {
   if (out.numel() == 0) return;
   const c10::NoGradGuard no_grad;
-  if (!on_cpu(bytes)) return dequantize_by_aten(out, bytes, kind, layout, begin);
   const auto share = static_cast<double>(out.numel()) / static_cast<double>(layout.numel);
   count_kernel(/*flops=*/0, static_cast<int64_t>(out.nbytes()) +
                                 static_cast<int64_t>(share * static_cast<double>(layout.bytes)));
   if (out.is_meta()) return;
+  if (out.is_cuda()) return cuda::dequantize_out(out, bytes, kind, layout, begin);
   if (out.scalar_type() == at::kFloat) {
     dequantize_on_cpu(out.mutable_data_ptr<float>(), out.numel(), bytes, kind, layout, begin);
   } else {

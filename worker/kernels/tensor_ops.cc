@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "worker/kernels/cuda_ops.h"
 #include "worker/kernels/stand_in.h"
 #include "worker/kernels/work.h"
 
@@ -35,7 +36,7 @@ Rows<T> rows_of(const at::Tensor& x, int64_t token = 0) {
 void check_rows(std::initializer_list<at::Tensor> tensors) {
   for (const at::Tensor& x : tensors) {
     if (!x.defined()) continue;
-    TORCH_CHECK(on_cpu(x) && x.stride(-1) == 1, "CPU kernels take rows of contiguous values");
+    TORCH_CHECK(x.stride(-1) == 1, "kernels take rows of contiguous values");
   }
 }
 
@@ -74,6 +75,7 @@ void rms_norm_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& we
   check_rows({y, x, weight_D});
   if (x.numel() == 0) return;
   if (x.is_meta()) return count_kernel(0, {y, x, weight_D});
+  if (x.is_cuda()) return cuda::rms_norm_out(y, x, weight_D, eps);
   by_type(x, [&](auto type) {
     using T = decltype(type);
     const auto norm = cpu_kernels().of<T>().rms_norm;
@@ -97,6 +99,9 @@ void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weig
   at::Tensor partial;
   if (wants_weight) partial = at::empty({blocks, width}, grad_weight_D.options());
   if (x.is_meta()) return count_kernel(0, {grad_x, grad_y, x, weight_D, residual, partial});
+  if (x.is_cuda())
+    return cuda::rms_norm_backward_out(grad_x, grad_weight_D, partial, grad_y, x, weight_D,
+                                       residual, eps, kReductionRows);
   auto* partials = data_of<float>(partial);
   by_type(x, [&](auto type) {
     using T = decltype(type);
@@ -127,6 +132,7 @@ void rotate_out(const at::Tensor& y_TNH, const at::Tensor& x_TNH, const at::Tens
                 const at::Tensor& sin_TH, bool back) {
   check_rows({y_TNH, x_TNH, cos_TH, sin_TH});
   if (x_TNH.is_meta()) return count_kernel(0, {y_TNH, x_TNH, cos_TH, sin_TH});
+  if (x_TNH.is_cuda()) return cuda::rotate_out(y_TNH, x_TNH, cos_TH, sin_TH, back);
   by_type(x_TNH, [&](auto type) {
     using T = decltype(type);
     const auto rotate = cpu_kernels().of<T>().rotate;
@@ -144,6 +150,7 @@ void rotate_out(const at::Tensor& y_TNH, const at::Tensor& x_TNH, const at::Tens
 void swiglu_out(const at::Tensor& h_TF, const at::Tensor& gate_TF, const at::Tensor& up_TF) {
   check_rows({h_TF, gate_TF, up_TF});
   if (gate_TF.is_meta()) return count_kernel(0, {h_TF, gate_TF, up_TF});
+  if (gate_TF.is_cuda()) return cuda::swiglu_out(h_TF, gate_TF, up_TF);
   by_type(gate_TF, [&](auto type) {
     using T = decltype(type);
     const auto swiglu = cpu_kernels().of<T>().swiglu;
@@ -161,6 +168,8 @@ void swiglu_backward_out(const at::Tensor& grad_gate_TF, const at::Tensor& grad_
   check_rows({grad_gate_TF, grad_up_TF, h_TF, grad_h_TF, gate_TF, up_TF});
   if (gate_TF.is_meta())
     return count_kernel(0, {grad_gate_TF, grad_up_TF, h_TF, grad_h_TF, gate_TF, up_TF});
+  if (gate_TF.is_cuda())
+    return cuda::swiglu_backward_out(grad_gate_TF, grad_up_TF, h_TF, grad_h_TF, gate_TF, up_TF);
   by_type(gate_TF, [&](auto type) {
     using T = decltype(type);
     const auto backward = cpu_kernels().of<T>().swiglu_backward;
@@ -178,6 +187,7 @@ void label_stats_out(const LabelStatsOut& stats, const at::Tensor& exps_CV,
                      const at::Tensor& logits_CV, const at::Tensor& labels_C) {
   check_rows({exps_CV, logits_CV, labels_C});
   if (logits_CV.is_meta()) return count_kernel(0, {exps_CV, logits_CV, labels_C});
+  if (logits_CV.is_cuda()) return cuda::label_stats_out(stats, exps_CV, logits_CV, labels_C);
   const int64_t width = logits_CV.size(1);
   const int64_t* labels = labels_C.const_data_ptr<int64_t>();
   auto *logprob = data_of<float>(stats.logprob_C), *entropy = data_of<float>(stats.entropy_C),
@@ -210,6 +220,9 @@ void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
                         const at::Tensor& grad_logprob_C, const at::Tensor& grad_mean_logprob_C) {
   check_rows({grad_CV, exps_CV, sum_of_exps_C, labels_C, grad_logprob_C, grad_mean_logprob_C});
   if (grad_CV.is_meta()) return count_kernel(0, {grad_CV, exps_CV, sum_of_exps_C, labels_C});
+  if (grad_CV.is_cuda())
+    return cuda::logit_gradient_out(grad_CV, exps_CV, sum_of_exps_C, labels_C, grad_logprob_C,
+                                    grad_mean_logprob_C);
   const int64_t width = exps_CV.size(1);
   const int64_t* labels = labels_C.const_data_ptr<int64_t>();
   const auto *sum = data_of<float>(sum_of_exps_C), *of_label = data_of<float>(grad_logprob_C),

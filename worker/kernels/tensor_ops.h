@@ -1,7 +1,8 @@
-// cpu_kernels.h on tensors, spread over LibTorch's threads. Nothing here knows autograd.
+// cpu_kernels.h on tensors, spread over LibTorch's threads; on a GPU the kernels of
+// worker/kernels/cuda, on the current stream. Nothing here knows autograd.
 //
-// All tensors are on a CPU; `x` and what has its type are float32 or bfloat16 (has_cpu_kernels). On
-// tensors that stand for such (stand_in.h) a function allocates what it would, and computes
+// All tensors are on one device; `x` and what has its type are float32 or bfloat16. On tensors that
+// stand for such (stand_in.h) a function allocates what it would, and computes
 // nothing. Tensors of values may have any strides but a last one of 1, as parts of a merged product
 // have. Outputs are written, not made, and may be the inputs of the same shape. No result depends
 // on the number of threads.
@@ -13,7 +14,7 @@
 
 namespace tessera {
 
-// Whether the functions below take such a tensor.
+// Whether divergence_out() takes such a tensor, which has no kernel for a GPU.
 bool has_cpu_kernels(const at::Tensor& x);
 
 // y = x * rsqrt(mean(x^2 over D) + eps) * weight_D; x and y [..., D] of two or three dimensions.

@@ -1,46 +1,9 @@
 #include "worker/model/logits.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
 
 namespace tessera {
-namespace {
-
-// What tensor_ops.h has of the same name, where there is no kernel of ours.
-void label_stats_by_aten(const LabelStatsOut& stats, const at::Tensor& exps_CV,
-                         const at::Tensor& logits_CV, const at::Tensor& labels_C) {
-  const at::Tensor logits = logits_CV.to(at::kFloat);
-  const at::Tensor logprobs = logits - at::logsumexp(logits, {1}, /*keepdim=*/true);
-  stats.correct_C.copy_(logits.argmax(1) == labels_C);
-  stats.logprob_C.copy_(logprobs.gather(1, labels_C.unsqueeze(1)).squeeze(1));
-  stats.mean_logprob_C.copy_(logprobs.mean(1));
-  if (stats.mean_logit_C.defined()) stats.mean_logit_C.copy_(logits.mean(1));
-  if (stats.log_sum_sq_C.defined()) stats.log_sum_sq_C.copy_(at::logsumexp(logprobs * 2, {1}));
-  exps_CV.copy_(logprobs.exp());
-  stats.entropy_C.copy_((logprobs * exps_CV).sum(1).neg_());
-  stats.sum_of_exps_C.fill_(1);
-}
-
-void logit_gradient_by_aten(const at::Tensor& grad_CV, const at::Tensor& exps_CV, const at::Tensor&,
-                            const at::Tensor& labels_C, const at::Tensor& grad_logprob_C,
-                            const at::Tensor& grad_mean_logprob_C) {
-  // d logp / d logits = onehot(label) - p, d mean(logp) / d logits = 1 / V - p
-  const at::Tensor of_label = grad_logprob_C.unsqueeze(1);
-  if (grad_mean_logprob_C.defined()) {
-    const at::Tensor of_mean = grad_mean_logprob_C.unsqueeze(1);
-    exps_CV.mul_((of_label + of_mean).neg_());
-    exps_CV.add_(of_mean / static_cast<double>(exps_CV.size(1)));
-  } else {
-    exps_CV.mul_(of_label.neg());
-  }
-  exps_CV.scatter_add_(1, labels_C.unsqueeze(1), of_label);
-  if (!grad_CV.is_alias_of(exps_CV)) grad_CV.copy_(exps_CV);
-}
-
-}  // namespace
-
 LabelStatsOut make_label_stats(int64_t count, const at::TensorOptions& options,
                                const MoreLabelStats& more) {
   const auto make = [&](bool wanted = true) {
@@ -69,8 +32,7 @@ void LogitChunks::run(const at::Tensor& hidden_CD, const at::Tensor& labels_C,
                       const LabelStatsOut& stats) {
   at::Tensor logits_CV = logits_.narrow(0, 0, labels_C.size(0));
   at::mm_out(logits_CV, hidden_CD, weight_VD_.t());
-  const auto label_stats = has_cpu_kernels(logits_) ? label_stats_out : label_stats_by_aten;
-  label_stats(stats, exps_.narrow(0, 0, labels_C.size(0)), logits_CV, labels_C);
+  label_stats_out(stats, exps_.narrow(0, 0, labels_C.size(0)), logits_CV, labels_C);
 }
 
 at::Tensor LogitChunks::scratch() const {
@@ -82,10 +44,8 @@ at::Tensor LogitChunks::gradient(const at::Tensor& labels_C, const LabelStatsOut
                                  const at::Tensor& grad_logprob_C,
                                  const at::Tensor& grad_mean_logprob_C) {
   const at::Tensor grad_CV = logits_.narrow(0, 0, labels_C.size(0));
-  const auto logit_gradient =
-      has_cpu_kernels(logits_) ? logit_gradient_out : logit_gradient_by_aten;
-  logit_gradient(grad_CV, exps_.narrow(0, 0, labels_C.size(0)), stats.sum_of_exps_C, labels_C,
-                 grad_logprob_C, grad_mean_logprob_C);
+  logit_gradient_out(grad_CV, exps_.narrow(0, 0, labels_C.size(0)), stats.sum_of_exps_C, labels_C,
+                     grad_logprob_C, grad_mean_logprob_C);
   return grad_CV;
 }
 

@@ -1,8 +1,6 @@
 #include "worker/optim/adamw_state.h"
 
 #include <ATen/ceil_div.h>
-#include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -11,7 +9,6 @@
 
 #include "worker/memory/host_memory.h"
 #include "worker/memory/ledger.h"
-#include "worker/optim/adamw_aten.h"
 
 namespace tessera {
 namespace {
@@ -98,8 +95,6 @@ void AdamWState::list_segments(const ShardedUnit& unit, int rank) {
 
 void AdamWState::update(const at::Tensor& weights, const at::Tensor& gradients,
                         const Update& update) {
-  if (options_.type == AdamWStateType::kFloat32 && !by_kernels(weights))
-    return update_fused(weights, gradients, update);
   const uint32_t draw = draw_of(name_, update.step) + static_cast<uint32_t>(first_);
   const AdamWStep decaying = step_of(update, true), plain = step_of(update, false);
   for (const Segment& segment : segments_) {
@@ -109,48 +104,23 @@ void AdamWState::update(const at::Tensor& weights, const at::Tensor& gradients,
   }
 }
 
-// LibTorch's own kernel for lists of tensors.
-void AdamWState::update_fused(const at::Tensor& weights, const at::Tensor& gradients,
-                              const Update& update) {
-  const at::Tensor step =
-      at::full({}, static_cast<double>(update.step), weights.options().dtype(at::kFloat));
-  if (update.gradient_scale != 1.0) gradients.mul_(update.gradient_scale);
-  for (const bool decays : {true, false}) {
-    std::vector<at::Tensor> w, g, exp_avg, exp_avg_sq, steps;
-    for (const Segment& segment : segments_) {
-      if (segment.decays != decays) continue;
-      const AdamWMeans means = means_.narrow(segment.begin, segment.numel);
-      w.push_back(weights.narrow(0, segment.begin, segment.numel));
-      g.push_back(gradients.narrow(0, segment.begin, segment.numel));
-      exp_avg.push_back(means.exp_avg);
-      exp_avg_sq.push_back(means.exp_avg_sq);
-      steps.push_back(step);
-    }
-    if (w.empty()) continue;
-    at::_fused_adamw_(w, g, exp_avg, exp_avg_sq, {}, steps, update.learning_rate, update.beta1,
-                      update.beta2, decays ? update.weight_decay : 0.0, update.epsilon,
-                      /*amsgrad=*/false, /*maximize=*/false);
-  }
-}
-
 void AdamWState::update_segment(const Segment& segment, const at::Tensor& weights,
                                 const at::Tensor& gradients, const AdamWStep& step, uint32_t draw) {
-  const bool kernels = by_kernels(weights);
-  const auto in_float = kernels ? adamw_ : adamw_by_aten_;
-  if (segment.small_begin >= 0)
-    return in_float(weights, small_.narrow(segment.small_begin, segment.numel), gradients, step);
+  const bool on_host = options_.offload;
+  if (segment.small_begin >= 0) {
+    const AdamWMeans small = small_.narrow(segment.small_begin, segment.numel);
+    return adamw_(weights, small, gradients, step, on_host);
+  }
   const AdamWMeans means = means_.narrow(segment.begin, segment.numel);
   switch (options_.type) {
     case AdamWStateType::kFloat32:
-      return in_float(weights, means, gradients, step);
+      return adamw_(weights, means, gradients, step, on_host);
     case AdamWStateType::kBfloat16:
-      return (kernels ? adamw_bfloat_ : adamw_bfloat_by_aten_)(weights, means, gradients, step,
-                                                               draw);
+      return adamw_bfloat_(weights, means, gradients, step, draw, on_host);
     case AdamWStateType::kInt8: {
       const int64_t blocks = at::ceil_div(segment.numel, kAdamWBlock);
       const AdamWMeans scales = scales_.narrow(segment.begin / kAdamWBlock, blocks);
-      return (kernels ? adamw_int8_ : adamw_int8_by_aten_)(weights, {means, scales}, gradients,
-                                                           step);
+      return adamw_int8_(weights, {means, scales}, gradients, step, on_host);
     }
   }
 }

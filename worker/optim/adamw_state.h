@@ -9,7 +9,6 @@
 
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/kernels/adamw_ops.h"
-#include "worker/kernels/stand_in.h"
 #include "worker/parallel/shard.h"
 
 namespace tessera {
@@ -56,9 +55,6 @@ class AdamWState {
     int64_t small_begin;  // in small_, where it lies there; else -1
   };
   void list_segments(const ShardedUnit& unit, int rank);
-  // Host memory is the CPU's, also where a tensor without data stands for it.
-  bool by_kernels(const at::Tensor& weights) const { return options_.offload || on_cpu(weights); }
-  void update_fused(const at::Tensor& weights, const at::Tensor& gradients, const Update& update);
   void update_segment(const Segment& segment, const at::Tensor& weights,
                       const at::Tensor& gradients, const AdamWStep& step, uint32_t draw);
 

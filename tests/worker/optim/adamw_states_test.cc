@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/optim/adamw_aten.h"
+#include "worker/kernels/adamw_ops.h"
 
 namespace tessera {
 namespace {
@@ -47,9 +47,6 @@ at::Tensor numbers(const Line& line, const std::string& key) {
 at::Tensor codes(const Line& line, const std::string& key) {
   return numbers(line, key).to(at::kByte);
 }
-
-using Int8 = void (*)(const at::Tensor&, const AdamWCodes&, const at::Tensor&, const AdamWStep&);
-constexpr Int8 kInt8[] = {adamw_int8_, adamw_int8_by_aten_};
 
 AdamWCodes zero_codes(int64_t numel) {
   const auto zeros = [](int64_t count, at::ScalarType dtype) {
@@ -85,14 +82,12 @@ void expect_codes(const at::Tensor& found, const at::Tensor& expected) {
 TEST(Int8States, QuantizeAsBitsandbytes) {
   const std::vector<Line> lines = read_fixture();
   const at::Tensor values = numbers(lines[1], "values");
-  for (const Int8 adamw_int8 : kInt8) {
-    const AdamWCodes made = zero_codes(values.numel());
-    adamw_int8(at::zeros_like(values), made, values, kQuantize);
-    expect_codes(made.codes.exp_avg, codes(lines[1], "codes"));
-    EXPECT_TRUE(made.scales.exp_avg.equal(numbers(lines[1], "scales")));
-    adamw_int8(at::zeros_like(values), made, numbers(lines[2], "values").sqrt(), kQuantize);
-    expect_codes(made.codes.exp_avg_sq, codes(lines[2], "codes"));
-  }
+  const AdamWCodes made = zero_codes(values.numel());
+  adamw_int8_(at::zeros_like(values), made, values, kQuantize);
+  expect_codes(made.codes.exp_avg, codes(lines[1], "codes"));
+  EXPECT_TRUE(made.scales.exp_avg.equal(numbers(lines[1], "scales")));
+  adamw_int8_(at::zeros_like(values), made, numbers(lines[2], "values").sqrt(), kQuantize);
+  expect_codes(made.codes.exp_avg_sq, codes(lines[2], "codes"));
 }
 
 double distance(const DynamicMap& map, int code, double value) {
@@ -137,33 +132,30 @@ TEST(Int8States, TakeTheNearestValue) {
 TEST(Int8States, FollowBitsandbytes) {
   const std::vector<Line> lines = read_fixture();
   const int64_t numel = numbers(lines[3], "weights").numel();
-  for (const Int8 adamw_int8 : kInt8) {
-    AdamWCodes state = zero_codes(numel);
-    at::Tensor weights = numbers(lines[3], "weights");
-    for (int number = 1; number <= 4; ++number) {
-      const Line& after = lines[3 + number];
-      adamw_int8(weights, state, numbers(after, "gradient"),
-                 {.gradient_scale = 1,
-                  .decay = 1 - 1e-2f * 0.1f,
-                  .keep1 = 0.1f,
-                  .keep2 = 0.05f,
-                  .step_size = static_cast<float>(1e-2 / (1 - std::pow(0.9, number))),
-                  .root_correction = static_cast<float>(std::sqrt(1 - std::pow(0.95, number))),
-                  .epsilon = 1e-8f});
-      const at::Tensor wanted = numbers(after, "weights");
-      EXPECT_LE((weights - wanted).abs().max().item<float>(), 2e-6) << number;
-      const AdamWCodes theirs{{codes(after, "mean"), codes(after, "square")},
-                              {numbers(after, "mean_scale"), numbers(after, "square_scale")}};
-      for (const auto mean : {&AdamWMeans::exp_avg, &AdamWMeans::exp_avg_sq}) {
-        const at::Tensor off = (state.codes.*mean).to(at::kInt) - (theirs.codes.*mean).to(at::kInt);
-        EXPECT_LE(off.abs().max().item<int>(), 1);
-        EXPECT_LE(off.ne(0).sum().item<int64_t>(), numel / 100);
-        EXPECT_LE(((state.scales.*mean) / (theirs.scales.*mean) - 1).abs().max().item<float>(),
-                  1e-6);
-      }
-      weights = wanted;
-      state = theirs;
+  AdamWCodes state = zero_codes(numel);
+  at::Tensor weights = numbers(lines[3], "weights");
+  for (int number = 1; number <= 4; ++number) {
+    const Line& after = lines[3 + number];
+    adamw_int8_(weights, state, numbers(after, "gradient"),
+                {.gradient_scale = 1,
+                 .decay = 1 - 1e-2f * 0.1f,
+                 .keep1 = 0.1f,
+                 .keep2 = 0.05f,
+                 .step_size = static_cast<float>(1e-2 / (1 - std::pow(0.9, number))),
+                 .root_correction = static_cast<float>(std::sqrt(1 - std::pow(0.95, number))),
+                 .epsilon = 1e-8f});
+    const at::Tensor wanted = numbers(after, "weights");
+    EXPECT_LE((weights - wanted).abs().max().item<float>(), 2e-6) << number;
+    const AdamWCodes theirs{{codes(after, "mean"), codes(after, "square")},
+                            {numbers(after, "mean_scale"), numbers(after, "square_scale")}};
+    for (const auto mean : {&AdamWMeans::exp_avg, &AdamWMeans::exp_avg_sq}) {
+      const at::Tensor off = (state.codes.*mean).to(at::kInt) - (theirs.codes.*mean).to(at::kInt);
+      EXPECT_LE(off.abs().max().item<int>(), 1);
+      EXPECT_LE(off.ne(0).sum().item<int64_t>(), numel / 100);
+      EXPECT_LE(((state.scales.*mean) / (theirs.scales.*mean) - 1).abs().max().item<float>(), 1e-6);
     }
+    weights = wanted;
+    state = theirs;
   }
 }
 
@@ -193,10 +185,6 @@ TEST(Int8States, AreTheSameOnEveryInstructionSet) {
   }
 }
 
-using InBfloat = void (*)(const at::Tensor&, const AdamWMeans&, const at::Tensor&, const AdamWStep&,
-                          uint32_t);
-constexpr InBfloat kInBfloat[] = {adamw_bfloat_, adamw_bfloat_by_aten_};
-
 AdamWMeans bfloat_means(int64_t numel, double value) {
   const auto make = [&] { return at::full({numel}, value, at::kBFloat16); };
   return {make(), make()};
@@ -207,14 +195,12 @@ TEST(BfloatStates, RoundWithoutBias) {
   const int64_t numel = 1 << 16;
   const double value = 1.0 + 0.3 / 128;  // 0.3 of the way from one to the next
   const at::Tensor gradient = at::full({numel}, value, at::kFloat);
-  for (const InBfloat adamw_bfloat : kInBfloat) {
-    const AdamWMeans means = bfloat_means(numel, 0);
-    adamw_bfloat(at::zeros({numel}), means, gradient, kQuantize, 7);
-    const at::Tensor stored = means.exp_avg.to(at::kDouble);
-    EXPECT_TRUE((stored.eq(1.0) | stored.eq(1.0 + 1.0 / 128)).all().item<bool>());
-    EXPECT_NEAR(stored.mean().item<double>(), value, 0.01 / 128);
-    EXPECT_NEAR(means.exp_avg_sq.to(at::kDouble).mean().item<double>(), value * value, 0.02 / 128);
-  }
+  const AdamWMeans means = bfloat_means(numel, 0);
+  adamw_bfloat_(at::zeros({numel}), means, gradient, kQuantize, 7);
+  const at::Tensor stored = means.exp_avg.to(at::kDouble);
+  EXPECT_TRUE((stored.eq(1.0) | stored.eq(1.0 + 1.0 / 128)).all().item<bool>());
+  EXPECT_NEAR(stored.mean().item<double>(), value, 0.01 / 128);
+  EXPECT_NEAR(means.exp_avg_sq.to(at::kDouble).mean().item<double>(), value * value, 0.02 / 128);
 }
 
 // What rounding to the nearest could not do: 0.999 of a value is nearest to that value.
@@ -225,19 +211,6 @@ TEST(BfloatStates, LetTheMeanSquareFall) {
   const AdamWMeans means = bfloat_means(numel, 1.0);
   for (uint32_t i = 0; i < 1000; ++i) adamw_bfloat_(weights, means, gradient, step, i * 77777);
   EXPECT_NEAR(means.exp_avg_sq.to(at::kDouble).mean().item<double>(), std::pow(0.999, 1000), 0.01);
-}
-
-TEST(BfloatStates, AreTheSameByLibTorch) {
-  const int64_t numel = 5000;
-  const at::Tensor gradient = at::randn({numel}), weights = at::randn({numel});
-  const AdamWStep step{0.5f, 0.99f, 0.1f, 0.05f, 0.01f, 0.3f, 1e-8f};
-  at::Tensor ours = weights.clone(), theirs = weights.clone();
-  const AdamWMeans a = bfloat_means(numel, 0.25), b = bfloat_means(numel, 0.25);
-  adamw_bfloat_(ours, a, gradient, step, 123);
-  adamw_bfloat_by_aten_(theirs, b, gradient, step, 123);
-  EXPECT_LE((ours - theirs).abs().max().item<float>(), 1e-6);
-  EXPECT_LE(a.exp_avg.ne(b.exp_avg).sum().item<int64_t>(), 5);
-  EXPECT_LE(a.exp_avg_sq.ne(b.exp_avg_sq).sum().item<int64_t>(), 5);
 }
 
 // A shard's states for a unit of some large and some small parameters, at any world size.
