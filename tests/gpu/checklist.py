@@ -40,6 +40,7 @@ ITEMS = [
     Item("ledger", 1, 60, memory_items.ledger),
     Item("rehearsal", 1, 60, memory_items.rehearsal),
     Item("limit", 1, 60, memory_items.limit),
+    Item("segments", 2, 60, memory_items.segments),
     Item("killed", 1, 60, fault_items.killed),
     Item("lost_peer", 1, 120, fault_items.lost_peer),
     Item("overlap", 2, 60, speed_items.overlap),

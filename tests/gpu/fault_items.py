@@ -42,11 +42,10 @@ def start(machine: Machine, spec: dict, directory: pathlib.Path) -> list[subproc
 def wait_for_step(rank: subprocess.Popen, output: pathlib.Path, step: int) -> None:
     """Until it has told of that step."""
     while rank.poll() is None:
-        for line in output.read_text().splitlines():
-            if line.startswith('{"') and line.endswith("}"):
-                event = json.loads(line)
-                if event.get("step", {}).get("step", 0) >= step:
-                    return
+        # Without the last line, which may be half written.
+        for line in output.read_text().split("\n")[:-1]:
+            if json.loads(line).get("step", {}).get("step", 0) >= step:
+                return
         time.sleep(POLL_SECONDS)
     raise DiffError(f"the rank ended with {rank.returncode} before step {step}")
 

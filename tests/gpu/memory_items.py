@@ -1,14 +1,19 @@
 """Items on memory: what the ledger, a rehearsal and a limit say, against the device's allocator."""
 
+import os
+from unittest import mock
+
 import shapes
 import trials
-from machine import Machine, relative
+from machine import Machine, largest_gap, relative, series
 from outcomes import DiffError, Seen
 
 # Of the rehearsed peak, on a device whose allocator rounds.
 REHEARSED = 0.01
 UNATTRIBUTED = 0.01
 ROOM, LACK = 1.1, 0.9
+# Of runs whose kernels may add in another order.
+SAME_LOSS = 1e-2
 
 
 def step_spec(machine: Machine, name: str, **more) -> dict:
@@ -93,3 +98,25 @@ def limit(machine: Machine) -> Seen:
     if "parameters" not in owners:
         raise DiffError(f"the failure names {owners}")
     return Seen(failure["message"], {"peak": peak, "owners": owners})
+
+
+def segments(machine: Machine) -> Seen:
+    """Uneven documents under the allocator's two kinds of segments: what it reserves"""
+    figures, losses = {}, {}
+    for name, setting in (("fixed", "False"), ("expandable", "True")):
+        spec = step_spec(machine, "segments", fields={"method.sft.packing": False})
+        spec["training"] |= {"max_steps": 4 if machine.small else 30}
+        with mock.patch.dict(
+            os.environ, {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{setting}"}
+        ):
+            events = machine.train(spec)
+        losses[name] = series(events, "loss")
+        figures[name] = trials.last_memory(events).get("deviceAllocator", {})
+    if largest_gap(losses["expandable"], losses["fixed"]) > SAME_LOSS:
+        raise DiffError(f"the losses differ: {losses}")
+    machine.need_cuda()
+    text = ", ".join(
+        f"{name}: {int(of['reservedBytes'])} bytes, {of.get('fragmentation', 0):.1%} in pieces"
+        for name, of in figures.items()
+    )
+    return Seen(text, figures)
