@@ -24,6 +24,7 @@ transformers.utils.logging.disable_progress_bar()
 TOLERANCE = 1e-5
 WEIGHTS = [2.0, 0.5]
 LONG = 440  # words of a prompt
+SPELLED = {}  # the reward model reads letters
 LORA = {"peft.lora_r": 4, "peft.lora_dropout": 0.0}
 # What goes on beside the reward model: method, ranks, fields.
 BESIDE = {
@@ -208,13 +209,25 @@ def goes_on(options, scratch):
     return "to the bit"
 
 
+def spell_out(directory):
+    """Leaves a tokenizer of letters."""
+    path = directory / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["merges"] = []
+    path.write_text(json.dumps(tokenizer))
+
+
+def write_long_prompts(scratch, words):
+    with (scratch / "prompts.jsonl").open("w") as file:
+        for i in range(live_test.PROMPTS):
+            file.write(json.dumps({"prompt": f"tile {i:02d}" + " brick" * words}) + "\n")
+
+
 def takes_what_was_rehearsed(options, scratch):
     """A pass of the model holds most of the phase: prompts are long, and of one length. Completions
     are short, as the tokenizer may make more or fewer tokens of them than the policy did."""
     directory = make_model(options, scratch)
-    with (scratch / "prompts.jsonl").open("w") as file:
-        for i in range(live_test.PROMPTS):
-            file.write(json.dumps({"prompt": f"tile {i:02d}" + " brick" * LONG}) + "\n")
+    write_long_prompts(scratch, LONG)
     short = {"method.grpo.max_completion_length": 2, "generation.max_num_batched_tokens": 16384}
     worst = 0
     for number, (world, fields) in enumerate(
@@ -222,8 +235,12 @@ def takes_what_was_rehearsed(options, scratch):
             (1, {}),
             (2, {"generation.weights": "layerwise"}),
             (2, {"memory.offload_param_device": "cpu"}),
+            (1, SPELLED),
         ]
     ):
+        if fields is SPELLED:
+            spell_out(directory)
+            write_long_prompts(scratch, LONG // 6)
         spec = make_spec(
             options,
             scratch,

@@ -44,42 +44,54 @@ WorkCount scaled(const WorkCount& count, double by) {
 
 }  // namespace
 
-GenerationRehearsal::GenerationRehearsal(const v1::JobSpec& spec, const RolloutDataset& rollouts,
-                                         TrainableModel& policy, RewardModels* reward_models,
-                                         const Mesh& mesh)
-    : spec_(spec),
-      mesh_(mesh),
-      reward_models_(reward_models),
-      sleep_(sleep_of(spec)),
-      work_(generation_work(spec, /*longest_prompt=*/1)) {
-  deal(longest_prompts(rollouts, work_));
-  make_engine(policy, engine_options(spec, policy.model->config(), work_));
+GenerationRehearsal::GenerationRehearsal(const Parts& parts)
+    : spec_(parts.spec),
+      mesh_(parts.mesh),
+      judged_(parts.judged),
+      reward_models_(parts.reward_models),
+      sleep_(sleep_of(parts.spec)),
+      work_(generation_work(parts.spec, /*longest_prompt=*/1)) {
+  deal(longest_prompts(parts.rollouts, work_));
+  const ModelConfig& config = parts.policy.model->config();
+  make_engine(parts.policy, engine_options(spec_, config, work_));
 }
 
-GenerationRehearsal::GenerationRehearsal(const v1::JobSpec& spec, const RolloutDataset& rollouts,
-                                         TrainableModel& policy, RewardModels* reward_models,
-                                         const Mesh& mesh, const GenerationRehearsal& training)
-    : spec_(spec),
-      mesh_(mesh),
-      reward_models_(reward_models),
+GenerationRehearsal::GenerationRehearsal(const Parts& parts, const GenerationRehearsal& training)
+    : spec_(parts.spec),
+      mesh_(parts.mesh),
+      judged_(parts.judged),
+      reward_models_(parts.reward_models),
       sleep_(SleepLevel::kDrop),
-      work_(evaluation_work(spec, rollouts.size() / rollouts.options().num_generations,
+      work_(evaluation_work(parts.spec,
+                            parts.rollouts.size() / parts.rollouts.options().num_generations,
                             /*longest_prompt=*/1)) {
-  deal(longest_prompts(rollouts, work_));
-  make_engine(policy,
-              engine_options_beside(training.options_, spec, policy.model->config(), work_));
+  deal(longest_prompts(parts.rollouts, work_));
+  const ModelConfig& config = parts.policy.model->config();
+  make_engine(parts.policy, engine_options_beside(training.options_, spec_, config, work_));
 }
 
 // Among the ranks.
 void GenerationRehearsal::deal(const std::vector<int64_t>& lengths) {
   work_.longest_prompt = lengths.front();
-  for (const int64_t length : lengths)
-    text_lengths_.insert(text_lengths_.end(), static_cast<size_t>(work_.samples),
-                         length + spec::longest_completion(spec_.method()));
+  set_text_lengths(lengths);
   const auto dealt = deal_samples(lengths, work_.samples, mesh_.world.size());
   for (const DealtSamples& part : dealt[mesh_.world.rank()]) {
     prompt_lengths_.push_back(lengths[part.request]);
     samples_.push_back(part.count);
+  }
+}
+
+void GenerationRehearsal::set_text_lengths(const std::vector<int64_t>& lengths) {
+  const int64_t longest = spec::longest_completion(spec_.method());
+  size_t model = 0;
+  for (const v1::RewardFunc& func : spec_.reward_funcs()) {
+    if (!func.has_model()) continue;
+    std::vector<int64_t>& texts = text_lengths_.emplace_back();
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const int64_t length = judged_.empty() ? lengths[i] + longest : judged_[model].of(i, longest);
+      texts.insert(texts.end(), static_cast<size_t>(work_.samples), length);
+    }
+    ++model;
   }
 }
 

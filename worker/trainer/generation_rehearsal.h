@@ -12,6 +12,7 @@
 #include "worker/kernels/work.h"
 #include "worker/parallel/mesh.h"
 #include "worker/trainer/engine_setup.h"
+#include "worker/trainer/judged_lengths.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reward_models.h"
 
@@ -19,18 +20,22 @@ namespace tessera {
 
 class GenerationRehearsal {
  public:
-  // All outlive this. Throws as engine_options() does. `rollouts`: of the job as
-  // LongestRollouts has them. `policy`: who makes them. `reward_models`: null where none judges.
-  GenerationRehearsal(const v1::JobSpec& spec, const RolloutDataset& rollouts,
-                      TrainableModel& policy, RewardModels* reward_models, const Mesh& mesh);
-  // Of an evaluation of the job, whose own completions `training` has: `spec` is
+  struct Parts {
+    const v1::JobSpec& spec;
+    const RolloutDataset& rollouts;            // of the job, as LongestRollouts has them
+    const std::vector<JudgedLengths>& judged;  // of these; empty: as the policy's
+    TrainableModel& policy;                    // who makes them
+    RewardModels* reward_models;               // null where none judges
+    const Mesh& mesh;
+  };
+  // All outlive this. Throws as engine_options() does.
+  explicit GenerationRehearsal(const Parts& parts);
+  // Of an evaluation of the job, whose own completions `training` has: `parts.spec` is
   // spec::evaluation_job().
-  GenerationRehearsal(const v1::JobSpec& spec, const RolloutDataset& rollouts,
-                      TrainableModel& policy, RewardModels* reward_models, const Mesh& mesh,
-                      const GenerationRehearsal& training);
+  GenerationRehearsal(const Parts& parts, const GenerationRehearsal& training);
 
   // Allocates what the passes of a generation do, the exchange of what was made, and what reward
-  // models do with it, if their tokenizers make as many tokens of it.
+  // models do with it, if their tokenizers make of completions what they make of prompts.
   void run();
   // What that does.
   WorkCount cost();
@@ -40,6 +45,7 @@ class GenerationRehearsal {
 
  private:
   void deal(const std::vector<int64_t>& lengths);
+  void set_text_lengths(const std::vector<int64_t>& lengths);
   void make_engine(TrainableModel& policy, const EngineOptions& options);
   // Passes of prompts as the engine schedules them, then the last pass, when all are longest; and
   // where the cache does not hold all of them the heaviest that may run some again, a bound.
@@ -50,6 +56,7 @@ class GenerationRehearsal {
 
   const v1::JobSpec& spec_;
   const Mesh& mesh_;
+  const std::vector<JudgedLengths>& judged_;
   RewardModels* const reward_models_;
   const SleepLevel sleep_;
   GenerationWork work_;
@@ -57,7 +64,8 @@ class GenerationRehearsal {
   bool is_crowded_ = false;              // there are fewer pages than all completions want
   std::vector<int64_t> prompt_lengths_;  // of this rank's requests
   std::vector<int64_t> samples_;         // of each
-  std::vector<int64_t> text_lengths_;    // of all ranks' completions, with their prompts
+  // Of all ranks' completions with their prompts, as each reward model reads them.
+  std::vector<std::vector<int64_t>> text_lengths_;
   std::optional<Engine> engine_;
 };
 

@@ -81,14 +81,11 @@ class Counting {
   std::optional<WorkScope> scope_;
 };
 
-// The job on one rank. The mesh outlives it.
+// The job on one rank. The mesh and the data outlive it.
 class Rehearsed {
  public:
-  // `rollouts`: of a job that has some, and `held_out` of its evaluation, or null; they outlive
-  // this.
   Rehearsed(const v1::JobSpec& spec, const ModelConfig& config, const Mesh& mesh,
-            const RolloutDataset* rollouts, const RolloutDataset* held_out,
-            int64_t microbatches_per_step)
+            RehearsalData& data, int64_t microbatches_per_step)
       : spec_(spec),
         mesh_(mesh),
         share_(spec, config, mesh),
@@ -107,16 +104,23 @@ class Rehearsed {
     for (const auto* other : {&value_, &teacher_, &reference_}) {
       if (*other != nullptr) share_.share_with((*other)->model->config());
     }
+    const RolloutDataset* rollouts = data.rollouts(spec, /*held_out=*/false, config);
     if (rollouts != nullptr && objective_->online() != nullptr)
       completions_.emplace(*objective_->online(), *rollouts);
-    // GKD has no rewards.
-    if (rollouts != nullptr && spec::teacher_writes(spec))
-      teachers_generation_.emplace(spec, *rollouts, *teacher_, nullptr, mesh_);
-    const bool policy_makes = !spec.method().has_gkd() || spec::student_writes(spec);
-    if (rollouts != nullptr && spec::makes_completions(spec) && policy_makes)
-      generation_.emplace(spec, *rollouts, trainable_, reward_models_.get(), mesh_);
-    if (held_out != nullptr) {
-      evaluation_.emplace(spec, *held_out, trainable_, reward_models_.get(), mesh_, *generation_);
+    if (rollouts != nullptr && spec::makes_completions(spec)) {
+      using Parts = GenerationRehearsal::Parts;
+      const std::vector<JudgedLengths>& judged = data.judged(spec, /*held_out=*/false, config);
+      // GKD has no rewards.
+      if (spec::teacher_writes(spec))
+        teachers_generation_.emplace(Parts{spec, *rollouts, judged, *teacher_, nullptr, mesh_});
+      if (!spec.method().has_gkd() || spec::student_writes(spec)) {
+        generation_.emplace(
+            Parts{spec, *rollouts, judged, trainable_, reward_models_.get(), mesh_});
+      }
+    }
+    if (spec::evaluates_completions(spec)) {
+      evaluation_.emplace(spec, *data.rollouts(spec, /*held_out=*/true, config),
+                          data.judged(spec, /*held_out=*/true, config), *this);
     }
   }
 
@@ -251,12 +255,13 @@ class Rehearsed {
   std::optional<GenerationRehearsal> generation_, teachers_generation_;
   // Where others are made to evaluate.
   struct Evaluation {
-    Evaluation(const v1::JobSpec& job, const RolloutDataset& rollouts, TrainableModel& policy,
-               RewardModels* reward_models, const Mesh& mesh, const GenerationRehearsal& training)
+    Evaluation(const v1::JobSpec& job, const RolloutDataset& rollouts,
+               const std::vector<JudgedLengths>& judged, Rehearsed& of)
         : spec(spec::evaluation_job(job)),
-          objective(make_objective(spec, mesh.data)),
+          objective(make_objective(spec, of.mesh_.data)),
           completions(std::in_place, *objective->online(), rollouts),
-          generation(spec, rollouts, policy, reward_models, mesh, training) {}
+          generation({spec, rollouts, judged, of.trainable_, of.reward_models_.get(), of.mesh_},
+                     *of.generation_) {}
 
     const v1::JobSpec spec;
     const std::unique_ptr<Objective> objective;
@@ -416,11 +421,7 @@ class RankRehearsals {
     const Mesh mesh = make_mesh(spec_, rank, options_);
     const CpuScratchScope scratch;
     rehearse_scoring(spec_, config_, data_, mesh);
-    Rehearsed job(spec_, config_, mesh, data_.rollouts(spec_, /*held_out=*/false, config_),
-                  spec::evaluates_completions(spec_)
-                      ? data_.rollouts(spec_, /*held_out=*/true, config_)
-                      : nullptr,
-                  heaviest.microbatches_per_step);
+    Rehearsed job(spec_, config_, mesh, data_, heaviest.microbatches_per_step);
     result.set_rank(rank);
     const ParameterCounts parameters = job.parameters();
     result.set_num_parameters(parameters.all);

@@ -285,6 +285,7 @@ std::string key_of_rows(const v1::JobSpec& spec, bool held_out) {
   *key.mutable_data() = spec.data();
   *key.mutable_method() = spec.method();
   *key.mutable_model() = spec.model();
+  *key.mutable_reward_funcs() = spec.reward_funcs();
   key.mutable_training()->set_seed(spec.training().seed());
   const bool has_rollouts = !spec.data().rollouts().empty() || spec::makes_completions(spec);
   if (spec.method().has_kto() || has_rollouts) {
@@ -373,6 +374,13 @@ const RolloutDataset* RehearsalData::rollouts(const v1::JobSpec& spec, bool held
                                               const ModelConfig& config) {
   const RowSizes* rows = rows_of(spec, held_out, config);
   return rows == nullptr ? nullptr : rows->rollouts();
+}
+
+const std::vector<JudgedLengths>& RehearsalData::judged(const v1::JobSpec& spec, bool held_out,
+                                                        const ModelConfig& config) {
+  static const std::vector<JudgedLengths> kUnknown;
+  const RowSizes* rows = rows_of(spec, held_out, config);
+  return rows == nullptr ? kUnknown : rows->judged();
 }
 
 const HeaviestMicrobatches& RehearsalData::training(const v1::JobSpec& spec,

@@ -16,6 +16,7 @@
 #include "worker/data/dataset.h"
 #include "worker/data/loader.h"
 #include "worker/model/config.h"
+#include "worker/trainer/judged_lengths.h"
 
 namespace tessera {
 
@@ -104,6 +105,9 @@ class RehearsalData {
 
   // The training, or the held-out, documents, where they are rollouts that can be read; else null.
   const RolloutDataset* rollouts(const v1::JobSpec& spec, bool held_out, const ModelConfig& config);
+  // What reward models will read of completions for the first of these; empty: not known.
+  const std::vector<JudgedLengths>& judged(const v1::JobSpec& spec, bool held_out,
+                                           const ModelConfig& config);
 
  private:
   // Null where they cannot be read.

@@ -232,16 +232,17 @@ void RewardModels::score(std::span<const JudgedCompletion> completions, std::spa
   }
 }
 
-void RewardModels::rehearse(std::span<const int64_t> lengths) {
-  Texts texts;
-  int64_t bytes = 0;
-  for (const int64_t length : lengths) {
-    texts.emplace_back(static_cast<size_t>(length));
-    bytes += static_cast<int64_t>(sizeof(int64_t)) + length * static_cast<int64_t>(sizeof(int32_t));
-  }
-  for (Model& model : models_) {
+void RewardModels::rehearse(std::span<const std::vector<int64_t>> lengths) {
+  for (size_t i = 0; i < models_.size(); ++i) {
+    Texts texts;
+    int64_t bytes = 0;
+    for (const int64_t length : lengths[i]) {
+      texts.emplace_back(static_cast<size_t>(length));
+      bytes +=
+          static_cast<int64_t>(sizeof(int64_t)) + length * static_cast<int64_t>(sizeof(int32_t));
+    }
     rehearse_all_gather_bytes(mesh_.world, device_, bytes);
-    scores_of(model, texts, [] {});
+    scores_of(models_[i], texts, [] {});
   }
 }
 

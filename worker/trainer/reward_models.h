@@ -42,8 +42,9 @@ class RewardModels {
   void score(std::span<const JudgedCompletion> completions, std::span<float> rewards,
              const std::function<void()>& alive);
 
-  // Allocates what score() does of texts of these lengths in tokens. Requires tensors without data.
-  void rehearse(std::span<const int64_t> lengths);
+  // Allocates what score() does of texts of so many tokens, by model: of as many texts each, and as
+  // many models as reward_funcs has. Requires tensors without data.
+  void rehearse(std::span<const std::vector<int64_t>> lengths);
 
  private:
   struct Model {

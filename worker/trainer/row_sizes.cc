@@ -16,14 +16,25 @@ namespace {
 // Some milliseconds' worth.
 constexpr int64_t kRowsBetweenReports = 1 << 12;
 
-// What rows are read, or made in training, of which the sizes count.
-std::unique_ptr<Dataset> documents_of(const v1::JobSpec& spec, bool held_out,
-                                      const ModelConfig& config, const Reports& reports) {
-  if (!spec::makes_completions(spec, held_out))
-    return read_documents(spec, held_out, config.vocab_size, reports);
-  return std::make_unique<LongestRollouts>(
-      dataset_options(spec, held_out, config.vocab_size),
-      *read_prompts(spec, held_out, config.vocab_size, reports));
+// Of rows that are read.
+std::unique_ptr<RowSizes> sizes_of_documents(const v1::JobSpec& spec, bool held_out,
+                                             const ModelConfig& config, const Reports& reports) {
+  return std::make_unique<RowSizes>(read_documents(spec, held_out, config.vocab_size, reports),
+                                    reports, /*is_assumed=*/false);
+}
+
+// Of those that are made in training.
+std::unique_ptr<RowSizes> sizes_of_completions(const v1::JobSpec& spec, bool held_out,
+                                               const ModelConfig& config, const Reports& reports) {
+  DatasetOptions options = dataset_options(spec, held_out, config.vocab_size);
+  options.reports = reports;
+  const std::unique_ptr<LiveRollouts> prompts = load_prompts(options);
+  auto sizes = std::make_unique<RowSizes>(std::make_unique<LongestRollouts>(options, *prompts),
+                                          reports, /*is_assumed=*/false);
+  const int64_t at_once = held_out ? prompts->prompts().size()
+                                   : generation_work(spec, /*longest_prompt=*/1).num_prompts;
+  sizes->set_judged(judged_lengths(spec, options, *prompts, at_once));
+  return sizes;
 }
 
 // Of recorded completions that cannot be read: these are as many as can be made at once, and are
@@ -63,8 +74,9 @@ RowSizes::RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports, bool 
 std::unique_ptr<RowSizes> read_row_sizes(const v1::JobSpec& spec, bool held_out,
                                          const ModelConfig& config, const Reports& reports) {
   try {
-    return std::make_unique<RowSizes>(documents_of(spec, held_out, config, reports), reports,
-                                      /*is_assumed=*/false);
+    return spec::makes_completions(spec, held_out)
+               ? sizes_of_completions(spec, held_out, config, reports)
+               : sizes_of_documents(spec, held_out, config, reports);
   } catch (const UserError&) {
     // Full rows then, which every row fits in.
   } catch (const std::system_error&) {

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/v1/job.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/model/config.h"
+#include "worker/trainer/judged_lengths.h"
 
 namespace tessera {
 
@@ -24,6 +26,10 @@ class RowSizes final : public Dataset {
   RowSizes(std::unique_ptr<Dataset> inner, const Reports& reports, bool is_assumed);
 
   bool is_assumed() const { return is_assumed_; }
+  // What reward models will read of the completions of a step, or of an evaluation; empty where the
+  // policy's own lengths have to do.
+  const std::vector<JudgedLengths>& judged() const { return judged_; }
+  void set_judged(std::vector<JudgedLengths> judged) { judged_ = std::move(judged); }
   const RowSize& size_of(int64_t index) const { return sizes_[index]; }
 
   int64_t size() const override { return std::ssize(sizes_); }
@@ -41,6 +47,7 @@ class RowSizes final : public Dataset {
   std::unique_ptr<Dataset> inner_;
   std::vector<RowSize> sizes_;
   const bool is_assumed_;
+  std::vector<JudgedLengths> judged_;
 };
 
 // Of the job's training, or held-out, documents. Completions that are made in training are taken to
