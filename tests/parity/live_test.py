@@ -196,6 +196,24 @@ def replays(method, options, scratch):
     return f"{len(got)} steps"
 
 
+def scores_nothing(options, scratch):
+    """With PPO a completion that nothing judges has a score of 0."""
+    record = scratch / "record"
+    spec = make_spec(
+        options, scratch, "out", "ppo", 2, fields={"generation.record_to": str(record)}
+    )
+    spec["reward_funcs"] = [REWARDS[2]]
+    steps = steps_of(train(options, spec))
+    expect(max(steps) == STEPS, f"it ended after step {max(steps)}")
+    lines = recorded(record)[:ROWS]
+    unjudged = [line for line in lines if line["rewards"]["answer"] is None]
+    expect(unjudged, "all were judged")
+    mean = sum(line["rewards"]["answer"] or 0 for line in lines) / len(lines)
+    told = steps[1]["metrics"]["objective/scores"]
+    expect(abs(told - mean) < 1e-6, f"the mean score is {mean}, and {told} was told")
+    return f"{len(unjudged)} of {len(lines)} completions"
+
+
 def goes_on(method, options, scratch):
     record = scratch / "record"
     spec = make_spec(options, scratch, "whole", method, 2, save_strategy="steps", save_steps=1)
@@ -408,6 +426,7 @@ def main():
         ranks_make_the_same,
         *(same(f"{method} replays", replays, method) for method in METHODS),
         *(same(f"{method} goes on", goes_on, method) for method in ("grpo", "rloo", "ppo")),
+        scores_nothing,
         sleeps,
         takes_what_was_rehearsed,
         shares_what_was_rehearsed,

@@ -85,7 +85,7 @@ struct RolloutOptions {
   // that of the files.
   std::optional<uint32_t> order_seed;
   bool needs_rewards = false;
-  bool needs_each_reward = false;  // of every completion at least one
+  bool zero_if_unjudged = false;  // what a completion is worth that has no reward; else NaN
   std::vector<double>
       reward_weights;                // of the rewards in the order of the first one; empty: 1 each
   std::string reward_weights_field;  // of the job file

@@ -77,7 +77,7 @@ RolloutOptions rollout_options(const v1::JobSpec& spec, bool held_out) {
     options.truncated_penalty = method.online_dpo().missing_eos_penalty();
   } else if (method.has_ppo()) {
     set_rewards(method.ppo(), "method.ppo.reward_weights", options);
-    options.needs_each_reward = true;
+    options.zero_if_unjudged = true;
     options.truncated_penalty = method.ppo().missing_eos_penalty();
     options.order_seed = static_cast<uint32_t>(spec.training().seed());
   }

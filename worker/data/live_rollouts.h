@@ -36,8 +36,7 @@ class LiveRollouts final : public RolloutDataset {
   int64_t prompts_of(int64_t number) const { return rows_of(number) / options().num_generations; }
 
   bool has(int64_t number) const { return blocks_.contains(number); }
-  // Rollouts of generation `number`, in the order of its rows, with their groups. Throws UserError
-  // where one lacks a reward that it needs.
+  // Rollouts of generation `number`, in the order of its rows, with their groups.
   void put(int64_t number, std::vector<Rollout> rollouts);
   void drop_before(int64_t number) { blocks_.erase(blocks_.begin(), blocks_.lower_bound(number)); }
   // There are none yet.

@@ -44,13 +44,6 @@ void RolloutDataset::check_pairs(const Block& block, int64_t first) const {
   }
 }
 
-void RolloutDataset::check_each_reward(const Block& block, int64_t first) const {
-  for (int64_t i = 0; i < std::ssize(block.rollouts); ++i) {
-    if (std::isnan(reward(block.rollouts[i])))
-      fail("has no reward at " + std::to_string(first + i + 1) + ", must have one of each");
-  }
-}
-
 void RolloutDataset::set_num_rows(int64_t num_rows) {
   num_rows_ = num_rows;
   draw_orders(0);
@@ -93,7 +86,6 @@ RolloutDataset::Block RolloutDataset::make_block(std::vector<Rollout> rollouts, 
   for (const Rollout& rollout : block.rollouts)
     block.label_ends.push_back(block.label_ends.back() + labels_of(rollout));
   if (options_.pairs) check_pairs(block, first);
-  if (options_.needs_each_reward) check_each_reward(block, first);
   if (options_.compares || options_.num_generations > 1) find_groups(block, has_groups, first);
   return block;
 }
@@ -122,8 +114,9 @@ int64_t RolloutDataset::labels_of(const Rollout& rollout) const {
 }
 
 double RolloutDataset::reward(const Rollout& rollout) const {
-  return total_reward(rollout, options_.reward_weights) -
-         (rollout.truncated ? options_.truncated_penalty : 0);
+  double worth = total_reward(rollout, options_.reward_weights);
+  if (options_.zero_if_unjudged && std::isnan(worth)) worth = 0;
+  return worth - (rollout.truncated ? options_.truncated_penalty : 0);
 }
 
 std::vector<const Rollout*> RolloutDataset::rollouts_of(int64_t index) const {

@@ -65,7 +65,8 @@ class RolloutDataset : public Dataset {
   }
   // Whether the token of the completion is a label.
   bool counts(const Rollout& rollout, size_t token) const;
-  // What a completion is worth in all, as RolloutOptions say; NaN where nothing can judge it.
+  // What a completion is worth in all, as RolloutOptions say. Where nothing can judge it, that is
+  // NaN, or with zero_if_unjudged what a reward of 0 makes it.
   double reward(const Rollout& rollout) const;
 
  protected:
@@ -89,8 +90,7 @@ class RolloutDataset : public Dataset {
   // The orders of an epoch's passes, where they have some, are those that follow on the ones of the
   // epochs before.
   void draw_orders(int64_t epoch);
-  // Throws UserError: groups of another size than num_generations, completions without the rewards
-  // that they need.
+  // Throws UserError: groups of another size than num_generations, pairs of different prompts.
   // `first`: of these rollouts among all, for errors. Without `has_groups`, so many in a row as
   // num_generations are a group.
   Block make_block(std::vector<Rollout> rollouts, bool has_groups, int64_t first) const;
@@ -109,7 +109,6 @@ class RolloutDataset : public Dataset {
   void check_weights() const;
   void find_groups(Block& block, bool has_groups, int64_t first) const;
   void check_pairs(const Block& block, int64_t first) const;
-  void check_each_reward(const Block& block, int64_t first) const;
 
   const RolloutOptions options_;
   const DataSource source_;

@@ -83,9 +83,10 @@ std::vector<float> RolloutJudge::rewards_of(Judging judging) {
 void RolloutJudge::warn_of_unjudged(const Rollout& rollout) {
   if (has_warned_) return;
   has_warned_ = true;
+  const bool scores = parts_.input.spec().method().has_ppo();
   parts_.reporter.warn("no reward_funcs can judge the completion \"" +
-                       text_of(rollout.completion, false).substr(0, 200) +
-                       "\": it does not count (said once)");
+                       text_of(rollout.completion, false).substr(0, 200) + "\": it " +
+                       (scores ? "scores 0" : "does not count") + " (said once)");
 }
 
 // On world rank 0.

@@ -124,7 +124,7 @@ TEST_F(LiveRolloutsTest, DocumentsMayHaveCompletions) {
   EXPECT_EQ(longest.num_tokens(1), 1 + 2);
 }
 
-TEST_F(LiveRolloutsTest, PairsHaveRewardsWhereTheMethodNeedsEach) {
+TEST_F(LiveRolloutsTest, PairsMayBeUnjudged) {
   DatasetOptions pairs = options(prompts(4));
   pairs.rollouts->pairs = true;
   pairs.rollouts->num_generations = 1;
@@ -137,8 +137,6 @@ TEST_F(LiveRolloutsTest, PairsHaveRewardsWhereTheMethodNeedsEach) {
   EXPECT_THAT(live->row(1).tokens, ElementsAre(1, 3, 9, 1, 2, 9));
   all[5].rewards = {std::numeric_limits<float>::quiet_NaN()};
   EXPECT_NO_THROW(live->put(0, all)) << "nothing is learnt of that pair";
-  pairs.rollouts->needs_each_reward = true;
-  EXPECT_THROW(load_prompts(pairs)->put(0, all), UserError);
 }
 
 TEST_F(LiveRolloutsTest, PromptsAreTextOrConversations) {

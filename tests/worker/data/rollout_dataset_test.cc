@@ -107,6 +107,24 @@ TEST_F(RolloutsTest, FindsGroupsThatStandMixed) {
       HasSubstr("2 rollouts of group"));
 }
 
+// One that nothing judges loses what is lost by being cut off, too.
+TEST_F(RolloutsTest, AreWorthNothingWhereTheMethodHasNoPlaceForUnjudgedOnes) {
+  const std::string records = line(0, R"(, "rewards": {"a": 3})") +
+                              line(1, R"(, "rewards": {"a": null})") +
+                              line(2, R"(, "rewards": {"a": null}, "truncated": true)");
+  RolloutOptions how{.needs_rewards = true, .truncated_penalty = 1};
+  const auto worth = [&](int64_t index) {
+    const auto dataset = load(records, how);
+    const RolloutDataset& rollouts = *dataset->rollouts();
+    return rollouts.reward(rollouts.generation(index).rollouts[0]);
+  };
+  EXPECT_TRUE(std::isnan(worth(1)));
+  how.zero_if_unjudged = true;
+  EXPECT_EQ(worth(0), 3);
+  EXPECT_EQ(worth(1), 0);
+  EXPECT_EQ(worth(2), -1);
+}
+
 TEST_F(RolloutsTest, PutsTheBetterOneOfAPairFirst) {
   const std::string pair = line(0, R"(, "rewards": {"a": 1, "b": 0})") +
                            line(1, R"(, "rewards": {"a": 0, "b": 3}, "truncated": true)");
@@ -160,10 +178,6 @@ TEST_F(RolloutsTest, RefusesWhatDoesNotFit) {
               HasSubstr("\"prompt_ids\" is empty"));
   EXPECT_THAT(failure(R"({"prompt_ids": [1], "completion_ids": [100]})", {}),
               HasSubstr("holds token 100, and the model's vocabulary has 100"));
-  const RolloutOptions judged{.needs_rewards = true, .needs_each_reward = true};
-  EXPECT_THAT(
-      failure(line(0, R"(, "rewards": {"a": 1})") + line(0, R"(, "rewards": {"a": null})"), judged),
-      HasSubstr("has no reward at 2, must have one of each"));
   RolloutOptions weighed = compared;
   weighed.reward_weights = {1, 2};
   weighed.reward_weights_field = "method.grpo.reward_weights";
