@@ -37,16 +37,18 @@ int64_t JudgedLengths::of(size_t index, int64_t completion_tokens) const {
 std::vector<JudgedLengths> judged_lengths(const v1::JobSpec& spec, const DatasetOptions& data,
                                           const LiveRollouts& prompts, int64_t count) {
   std::vector<JudgedLengths> all;
+  if (std::ranges::none_of(spec.reward_funcs(), &v1::RewardFunc::has_model)) return all;
   try {
+    const PromptRecords records(data);
+    const Tokenizer policy(tokenizer_directory(spec));
+    const std::vector<int64_t> longest = longest_prompts(prompts, count);
     for (int i = 0; i < spec.reward_funcs_size(); ++i) {
       if (!spec.reward_funcs(i).has_model()) continue;
-      const PromptRecords records(data);
-      const Tokenizer policy(tokenizer_directory(spec));
       RewardText text(spec.reward_funcs(i).model().path(),
                       "reward_funcs[" + std::to_string(i) + "].model.path");
       JudgedLengths lengths;
       int64_t told = 0, of_policy = 0;
-      for (const int64_t prompt : longest_prompts(prompts, count)) {
+      for (const int64_t prompt : longest) {
         data.reports.alive();
         const std::string_view record = records.of(prompts.prompts().document(prompt));
         lengths.prompts.push_back(std::ssize(text.tokens(record, "")));
