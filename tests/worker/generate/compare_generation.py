@@ -5,13 +5,15 @@
 
 Models are those of tests/worker/model/model_variants.py: --all tries each, else a few of each
 family. Each is tried with the whole model gathered and layer by layer, at one rank and two, with
-all prompts at once and with a small cache that makes sequences give way and prompts go by chunks;
-at one rank a training forward scores the same completions. What transformers has no like of, such
-as quantized matrices, is compared with that forward alone. GENERATE_DRIVER is the program built
-from generate_driver.cc. Needs torch, transformers and PEFT, and tests/worker/model in PYTHONPATH.
+all prompts at once and with a small cache that makes sequences give way and prompts go by chunks,
+without an adapter and with one, beside the weights and added to them; at one rank a training
+forward scores the same completions. What transformers has no like of, such as quantized matrices,
+is compared with that forward alone. GENERATE_DRIVER is the program built from generate_driver.cc.
+Needs torch, transformers and PEFT, and tests/worker/model in PYTHONPATH.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -20,6 +22,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -34,7 +37,7 @@ NEW_TOKENS = 20
 LONGEST_PROMPT = 45
 PAGE_TOKENS = 16
 LOGPROB_TOLERANCE = 1e-5
-# Where the two most likely tokens are this near, rounding may choose either.
+# Where the two most likely tokens are this near, in nats, rounding may choose either.
 TIE = 2e-5
 FEW = [
     "llama_attention_bias",
@@ -70,6 +73,11 @@ SETTINGS = {
         "running": 6,
     },
 }
+# Of adapters alone.
+MERGED = {
+    "merged": {"mode": "gather", "adapters": "merged"},
+    "merged_layerwise_2": {"mode": "layerwise", "ranks": 2, "adapters": "merged"},
+}
 
 
 def make_prompts(count, vocab_size):
@@ -80,21 +88,32 @@ def make_prompts(count, vocab_size):
     ]
 
 
+def batches_of(model, prompts):
+    """Numbers of prompts that transformers completes at once."""
+    numbers = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
+    if model.config.rope_parameters["rope_type"] != "dynamic":
+        return [numbers[begin : begin + 100] for begin in range(0, len(numbers), 100)]
+    # It rotates by the longest sequence of a batch: only those of one length go together.
+    return [list(of) for _, of in itertools.groupby(numbers, lambda number: len(prompts[number]))]
+
+
+def forget_lengths(model):
+    """dynamic scaling remembers the longest sequence that it has seen."""
+    for module in model.modules():
+        if type(module).__name__.endswith("RotaryEmbedding"):
+            module.__init__(model.config)
+
+
 def generate(model, prompts):
-    """Greedy completions, and the logits of each token. Batches are padded on the left."""
-    # It remembers the longest sequence that it has seen, and others of a batch: one by one.
-    alone = model.config.rope_parameters["rope_type"] == "dynamic"
-    step = 1 if alone else 25
-    completions, logits = [], []
-    for begin in range(0, len(prompts), step):
-        batch = prompts[begin : begin + step]
+    """Greedy completions, and log-probabilities of all tokens at each. Batches are padded on the
+    left."""
+    completions, logprobs = [None] * len(prompts), [None] * len(prompts)
+    for numbers in batches_of(model, prompts):
+        forget_lengths(model)
+        batch = [prompts[number] for number in numbers]
         width = max(map(len, batch))
         padded = torch.tensor([[0] * (width - len(ids)) + ids for ids in batch])
         mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in batch])
-        if alone:
-            for module in model.modules():
-                if type(module).__name__.endswith("RotaryEmbedding"):
-                    module.__init__(model.config)
         out = model.generate(
             input_ids=padded,
             attention_mask=mask,
@@ -105,9 +124,11 @@ def generate(model, prompts):
             output_logits=True,
             return_dict_in_generate=True,
         )
-        completions += out.sequences[:, width:].tolist()
-        logits += torch.stack(out.logits, dim=1).float().unbind(0)
-    return completions, logits
+        exact = torch.log_softmax(torch.stack(out.logits, dim=1).double(), dim=-1)
+        for row, number in enumerate(numbers):
+            completions[number] = out.sequences[row, width:].tolist()
+            logprobs[number] = exact[row]
+    return completions, logprobs
 
 
 def first_difference(ours, theirs):
@@ -117,32 +138,32 @@ def first_difference(ours, theirs):
     return None
 
 
-def compare(setting, answer, expected, logits):
+def compare(answer, expected, logprobs):
     """(what differs, completions that differ behind two tokens of one probability)."""
     problems, ties = [], 0
     for number, (samples, want) in enumerate(zip(answer["completions"], expected, strict=True)):
         got = samples[0]
         if got["finish"] != "length" or len(got["tokens"]) != NEW_TOKENS:
-            problems.append(f"{setting}: prompt {number} ends by {got['finish']}")
+            problems.append(f"prompt {number} ends by {got['finish']}")
             continue
+        exact = logprobs[number]
         at = first_difference(got["tokens"], want)
         if at is not None:
-            row = logits[number][at].double()
-            gap = (row[want[at]] - row[got["tokens"][at]]).item()
-            if gap > TIE * row.abs().max().item():
-                problems.append(f"{setting}: prompt {number} differs at {at} by {gap:.1e}")
+            gap = (exact[at, want[at]] - exact[at, got["tokens"][at]]).item()
+            if not gap <= TIE:
+                problems.append(f"prompt {number} differs at {at} by {gap:.1e}")
             ties += 1
-        exact = torch.log_softmax(logits[number].double(), dim=-1)
-        for i, token in enumerate(got["tokens"][:at]):
-            error = abs(got["logprobs"][i] - exact[i, token].item())
-            if not error <= 10 * LOGPROB_TOLERANCE:
-                problems.append(f"{setting}: log-probability {i} of {number} is off by {error:.1e}")
+        tokens = torch.tensor(got["tokens"][:at], dtype=torch.long)
+        theirs = exact[: len(tokens)].gather(1, tokens[:, None])[:, 0]
+        errors = (torch.tensor(got["logprobs"][:at], dtype=torch.double) - theirs).abs()
+        if not (errors <= 10 * LOGPROB_TOLERANCE).all():
+            problems.append(f"a log-probability of {number} is off by {errors.max():.1e}")
     if "trained_logprobs" in answer["completions"][0][0]:
-        problems += check_logprobs(setting, answer)
+        problems += check_logprobs(answer)
     return problems, ties
 
 
-def check_logprobs(setting, answer):
+def check_logprobs(answer):
     """Log-probabilities that are not those of a training forward."""
     problems = []
     for number, (completion,) in enumerate(answer["completions"]):
@@ -150,14 +171,14 @@ def check_logprobs(setting, answer):
             completion["logprobs"], completion["trained_logprobs"], strict=True
         ):
             if not abs(got - trained) <= LOGPROB_TOLERANCE * max(1, -trained):
-                problems.append(f"{setting}: prompt {number}: {got} != {trained}")
+                problems.append(f"prompt {number}: {got} != {trained}")
     return problems
 
 
-def check_choices(setting, answer):
+def check_choices(answer):
     """Tokens that are not the most likely ones of a training forward."""
     return [
-        f"{setting}: prompt {number} has a token that is not the most likely"
+        f"prompt {number} has a token that is not the most likely"
         for number, (completion,) in enumerate(answer["completions"])
         if not all(completion["most_likely"])
     ]
@@ -192,7 +213,7 @@ def jobs_of(variant, directory, prompts, adapter):
         spec["peft"] = {"adapter_path": str(adapter)}
     # A training forward gives whole documents the dynamic table of their whole length.
     score = "dynamic" not in variant.name
-    for name, setting in SETTINGS.items():
+    for name, setting in (SETTINGS | MERGED if adapter else SETTINGS).items():
         ranks = setting.get("ranks", 1)
         requests = [
             # Ranks have different numbers of sequences, and the second is done first.
@@ -202,6 +223,83 @@ def jobs_of(variant, directory, prompts, adapter):
         ]
         job = {"spec": spec, "requests": requests, "score": score and ranks == 1}
         yield name, job | setting
+
+
+class Driver:
+    """The program, which answers one job after the other."""
+
+    def __init__(self, program):
+        self.process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.seconds = 0
+
+    def run(self, job):
+        begin = time.monotonic()
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        self.seconds += time.monotonic() - begin
+        if not answer:
+            sys.exit(f"the driver ended with {self.process.wait()} at {job['spec']}")
+        return json.loads(answer)
+
+    def close(self):
+        self.process.stdin.close()
+        if self.process.wait() != 0:
+            sys.exit(f"the driver ended with {self.process.returncode}")
+
+
+class Comparison:
+    """Runs and compares, and counts."""
+
+    def __init__(self, driver, num_prompts):
+        self.driver = driver
+        self.num_prompts = num_prompts
+        self.runs = self.failed = self.ties = 0
+
+    def take(self, label, problems, ties=0):
+        self.runs += 1
+        self.failed += bool(problems)
+        self.ties += ties
+        for problem in problems[:4]:
+            print(f"FAILED: {label}: {problem}", flush=True)
+
+    def try_variant(self, variant, index, scratch):
+        directory = scratch / "model"
+        compare_models.write_model(variant, index, directory, variant.fused)
+        plain = directory
+        if variant.fused:
+            plain = directory / "plain"
+            compare_models.write_model(variant, index, plain, fused=False)
+        model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+        if hasattr(model.config, "output_router_logits"):
+            model.config.output_router_logits = False
+        prompts = make_prompts(self.num_prompts, model.config.vocab_size)
+        self.try_model(variant.name, model, jobs_of(variant, directory, prompts, None), prompts)
+        if variant.name in UNLIKE_MODELS:
+            self.try_unlike(variant, directory, prompts)
+        adapter = scratch / "adapter"
+        model = make_adapter(model, adapter)
+        jobs = jobs_of(variant, directory, prompts, adapter)
+        self.try_model(f"{variant.name} with LoRA", model, jobs, prompts)
+
+    def try_model(self, name, model, jobs, prompts):
+        expected, logprobs = generate(model, prompts)
+        for setting, job in jobs:
+            answer = self.driver.run(job)
+            problems, ties = compare(answer, expected, logprobs)
+            gives_way = setting.startswith("tight") and not gives_pages_back(model.config)
+            if gives_way and answer["counts"]["preemptions"] == 0:
+                problems.append("nothing gave way")
+            self.take(f"{name}, {setting}", problems, ties)
+
+    def try_unlike(self, variant, directory, prompts):
+        for name, fields in UNLIKE.items():
+            job = next(jobs_of(variant, directory, prompts, None))[1]
+            job["spec"] = job["spec"] | {"peft": fields}
+            answer = self.driver.run(job)
+            self.take(f"{variant.name} with {name}", check_logprobs(answer) + check_choices(answer))
 
 
 def main():
@@ -216,60 +314,28 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     wanted = options.variants or ([] if options.all else FEW)
     variants = [
-        variant
-        for variant in model_variants.all_variants()
+        (index, variant)
+        for index, variant in enumerate(model_variants.all_variants())
         if variant.compute == "float32" and (not wanted or variant.name in wanted)
     ]
-    failed, ties, lines, expectations = 0, 0, [], []
-    with tempfile.TemporaryDirectory() as scratch:
-        scratch = pathlib.Path(scratch)
-        for index, variant in enumerate(variants):
-            directory = scratch / variant.name
-            compare_models.write_model(variant, index, directory, variant.fused)
-            plain = directory
-            if variant.fused:
-                plain = directory / "plain"
-                compare_models.write_model(variant, index, plain, fused=False)
-            model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
-            if hasattr(model.config, "output_router_logits"):
-                model.config.output_router_logits = False
-            prompts = make_prompts(options.prompts, model.config.vocab_size)
-            for adapted in (False, True):
-                if adapted:
-                    model = make_adapter(model, scratch / f"{variant.name}_adapter")
-                expected = generate(model, prompts)
-                adapter = scratch / f"{variant.name}_adapter" if adapted else None
-                for name, job in jobs_of(variant, directory, prompts, adapter):
-                    lines.append(json.dumps(job) + "\n")
-                    label = f"{variant.name}{' with LoRA' if adapted else ''}, {name}"
-                    gives_way = name.startswith("tight") and not gives_pages_back(model.config)
-                    expectations.append((label, gives_way, *expected))
-            for name, fields in UNLIKE.items() if variant.name in UNLIKE_MODELS else ():
-                job = next(jobs_of(variant, directory, prompts, None))[1]
-                job["spec"] = job["spec"] | {"peft": fields}
-                lines.append(json.dumps(job) + "\n")
-                expectations.append((f"{variant.name} with {name}", False, None, None))
-        (scratch / "jobs").write_text("".join(lines))
-        out = subprocess.run(
-            [options.driver, scratch / "jobs"], check=True, stdout=subprocess.PIPE, text=True
+    driver = Driver(options.driver)
+    comparison = Comparison(driver, options.prompts)
+    for number, (index, variant) in enumerate(variants, 1):
+        begin, before = time.monotonic(), driver.seconds
+        with tempfile.TemporaryDirectory() as scratch:
+            comparison.try_variant(variant, index, pathlib.Path(scratch))
+        print(
+            f"{number} of {len(variants)}: {variant.name}: {time.monotonic() - begin:.1f} s, "
+            f"{driver.seconds - before:.1f} of them ours",
+            flush=True,
         )
-    answers = [json.loads(line) for line in out.stdout.splitlines()]
-    for answer, (label, gives_way, expected, logits) in zip(answers, expectations, strict=True):
-        if expected is None:
-            problems, tied = check_logprobs(label, answer) + check_choices(label, answer), 0
-        else:
-            problems, tied = compare(label, answer, expected, logits)
-        if gives_way and answer["counts"]["preemptions"] == 0:
-            problems.append(f"{label}: nothing gave way")
-        failed += bool(problems)
-        ties += tied
-        for problem in problems[:4]:
-            print(f"FAILED: {problem}", flush=True)
+    driver.close()
+    runs = comparison.runs
     print(
-        f"{len(answers) - failed} of {len(answers)} runs of {len(variants)} models generate what "
-        f"transformers does; {ties} completions part where two tokens are equally likely"
+        f"{runs - comparison.failed} of {runs} runs of {len(variants)} models generate what "
+        f"transformers does; {comparison.ties} completions part where two tokens are equally likely"
     )
-    sys.exit(failed > 0 or not answers)
+    sys.exit(comparison.failed > 0 or not runs)
 
 
 if __name__ == "__main__":

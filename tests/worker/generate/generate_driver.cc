@@ -1,27 +1,22 @@
 // Generates completions as a job's rank would, for compare_generation.py.
 //
-//   generate_driver JOBS
-//
-// Each line of JOBS is a JSON object; one is written to standard output for each:
+// Each line of standard input is a JSON object, answered by one on standard output:
 //   spec       of the job: model, memory, peft ... as a job file has them
 //   ranks      that share the weights, as threads
 //   mode       gather or layerwise
 //   pages, pass_tokens, running: of the engine; left out: enough
-//   adapters   false: without them
+//   adapters   false: without them; "merged": added to the weights
 //   requests   [{prompt, rank, seeds, and fields of SamplingParams}]
 //   score      whether a training forward scores what was generated (one rank only)
 // Answers: {"completions": [[{tokens, logprobs, sampling_logprobs, finish, and of a score
 // trained_logprobs and most_likely} of each sample] of each request], "counts": of rank 0, and the
 // seconds it took}
 #include <ATen/Parallel.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/full_like.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -62,30 +57,51 @@ GenerationRequest read_request(const json& fields) {
   return request;
 }
 
-// Of a prompt and its completion by a training forward: log-probabilities, and whether each token
-// is the most likely one.
-json trained_scores(DecoderModel& model, const std::vector<int32_t>& prompt,
-                    const Completion& completion) {
-  std::vector<int64_t> tokens(prompt.begin(), prompt.end());
-  tokens.insert(tokens.end(), completion.tokens.begin(), completion.tokens.end());
-  const int64_t length = std::ssize(tokens), first = std::ssize(prompt) - 1;
+// What a training forward says of the tokens of a completion.
+struct TrainedScores {
+  std::vector<float> logprobs;
+  std::vector<bool> most_likely;  // whether each is the most likely one
+};
+
+// Of all completions by one forward, each behind its prompt a document.
+std::vector<TrainedScores> trained_scores(DecoderModel& model,
+                                          const std::vector<GenerationRequest>& requests,
+                                          const std::vector<Completion>& made) {
+  std::vector<int64_t> tokens, positions, labels, label_rows;
   Batch batch;
+  batch.documents.cu_seqlens = {0};
+  for (const Completion& completion : made) {
+    const std::vector<int32_t>& prompt = requests[completion.request].prompt;
+    const int64_t begin = std::ssize(tokens);
+    tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+    tokens.insert(tokens.end(), completion.tokens.begin(), completion.tokens.end());
+    const int64_t end = std::ssize(tokens);
+    labels.resize(end, kIgnoredLabel);
+    for (int64_t t = begin; t < end; ++t) positions.push_back(t - begin);
+    for (int64_t t = begin + std::ssize(prompt) - 1; t + 1 < end; ++t) {
+      labels[t] = tokens[t + 1];
+      label_rows.push_back(t);
+    }
+    batch.documents.cu_seqlens.push_back(end);
+  }
   batch.tokens_T = at::tensor(tokens, at::kLong);
-  batch.documents.cu_seqlens = {0, length};
-  batch.documents.positions_T = at::arange(length, at::kLong);
-  batch.labels_T = at::full_like(batch.tokens_T, kIgnoredLabel);
-  batch.labels_T.narrow(0, first, length - 1 - first)
-      .copy_(batch.tokens_T.narrow(0, first + 1, length - 1 - first));
-  batch.label_rows_L = at::arange(first, length - 1, at::kLong);
-  batch.num_tokens = length;
+  batch.labels_T = at::tensor(labels, at::kLong);
+  batch.label_rows_L = at::tensor(label_rows, at::kLong);
+  batch.documents.positions_T = at::tensor(positions, at::kLong);
+  batch.num_tokens = std::ssize(tokens);
   const c10::NoGradGuard no_grad;
   const HeadOutput out = model.head(model.forward(batch), batch);
-  json logprobs = json::array(), most_likely = json::array();
-  for (int64_t t = first; t < length - 1; ++t) {
-    logprobs.push_back(out.logprobs_T[t].item<float>());
-    most_likely.push_back(out.correct_T[t].item<float>() == 1);
+  const float* logprobs = out.logprobs_T.const_data_ptr<float>();
+  const float* correct = out.correct_T.const_data_ptr<float>();
+  std::vector<TrainedScores> scores(made.size());
+  for (size_t i = 0, label = 0; i < made.size(); ++i) {
+    for (size_t token = 0; token < made[i].tokens.size(); ++token) {
+      const int64_t row = label_rows[label++];
+      scores[i].logprobs.push_back(logprobs[row]);
+      scores[i].most_likely.push_back(correct[row] == 1);
+    }
   }
-  return {logprobs, most_likely};
+  return scores;
 }
 
 json describe(const Completion& completion) {
@@ -101,7 +117,9 @@ EngineOptions engine_options(const json& job) {
   options.limits.max_pass_tokens = job.value("pass_tokens", options.limits.max_pass_tokens);
   options.limits.max_running = job.value("running", options.limits.max_running);
   options.weights = job.at("mode") == "layerwise" ? WeightMode::kLayerwise : WeightMode::kGather;
-  options.adapters = job.value("adapters", true);
+  const json adapters = job.value("adapters", json(true));
+  options.adapters = adapters != false;
+  options.merges_adapters = adapters == "merged";
   return options;
 }
 
@@ -139,16 +157,17 @@ void run_rank(const json& job, Collectives& group, Shared& shared) {
   const EngineCounts counts = engine.counts();
   engine.fall_asleep(SleepLevel::kDrop);
 
+  std::vector<TrainedScores> scores;
+  if (job.value("score", false)) scores = trained_scores(*trainable.model, requests, made);
+
   const std::lock_guard lock(shared.mutex);
-  for (const Completion& completion : made) {
-    json described = describe(completion);
-    if (job.value("score", false)) {
-      const json scores =
-          trained_scores(*trainable.model, requests[completion.request].prompt, completion);
-      described["trained_logprobs"] = scores[0];
-      described["most_likely"] = scores[1];
+  for (size_t i = 0; i < made.size(); ++i) {
+    json described = describe(made[i]);
+    if (!scores.empty()) {
+      described["trained_logprobs"] = scores[i].logprobs;
+      described["most_likely"] = scores[i].most_likely;
     }
-    shared.completions[numbers[completion.request]].push_back(described);
+    shared.completions[numbers[made[i].request]].push_back(described);
   }
   if (group.rank() == 0) {
     shared.counts = {{"seconds", spent.count()},          {"passes", counts.passes},
@@ -162,20 +181,15 @@ void run(const json& job) {
   shared.completions = std::vector<json>(job.at("requests").size(), json::array());
   testing::run_ranks(testing::Backend::kThreads, job.value("ranks", 1),
                      [&](Collectives& group) { run_rank(job, group, shared); });
-  std::cout << json{{"completions", shared.completions}, {"counts", shared.counts}} << "\n";
+  std::cout << json{{"completions", shared.completions}, {"counts", shared.counts}} << std::endl;
 }
 
 }  // namespace
 }  // namespace tessera
 
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "generate_driver JOBS\n";
-    return 2;
-  }
-  std::ifstream jobs(argv[1]);
+int main() {
   try {
-    for (std::string line; std::getline(jobs, line);) tessera::run(nlohmann::json::parse(line));
+    for (std::string line; std::getline(std::cin, line);) tessera::run(nlohmann::json::parse(line));
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;
