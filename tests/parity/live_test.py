@@ -214,6 +214,28 @@ def scores_nothing(options, scratch):
     return f"{len(unjudged)} of {len(lines)} completions"
 
 
+def samples_at_its_temperature(method, options, scratch):
+    """Near none a prompt's completions are the likeliest one, each time; at 1 they differ."""
+    kinds = {}
+    for temperature in (1e-4, 1):
+        record = scratch / f"record-{temperature}"
+        fields = {
+            "generation.record_to": str(record),
+            f"method.{method}.temperature": temperature,
+        }
+        spec = make_spec(
+            options, scratch, f"out-{temperature}", method, fields=fields, learning_rate=0
+        )
+        train(options, spec)
+        made = {}
+        for line in recorded(record):
+            made.setdefault(line["prompt"], []).append(tuple(line["completion_ids"]))
+        expect(any(len(each) > 1 for each in made.values()), "no prompt came twice")
+        kinds[temperature] = max(len(set(each)) for each in made.values())
+    expect(kinds[1e-4] == 1 < kinds[1], f"so many different ones of a prompt: {kinds}")
+    return f"{kinds[1]} different ones at 1"
+
+
 def goes_on(method, options, scratch):
     record = scratch / "record"
     spec = make_spec(options, scratch, "whole", method, 2, save_strategy="steps", save_steps=1)
@@ -426,6 +448,10 @@ def main():
         ranks_make_the_same,
         *(same(f"{method} replays", replays, method) for method in METHODS),
         *(same(f"{method} goes on", goes_on, method) for method in ("grpo", "rloo", "ppo")),
+        *(
+            same(f"{method} samples at its temperature", samples_at_its_temperature, method)
+            for method in METHODS
+        ),
         scores_nothing,
         sleeps,
         takes_what_was_rehearsed,

@@ -107,6 +107,7 @@ SamplingParams sampling_of(const v1::JobSpec& spec) {
   if (method.has_grpo()) sampling = sampling_from(method.grpo());
   if (method.has_rloo()) sampling = sampling_from(method.rloo());
   if (method.has_online_dpo()) sampling = sampling_from(method.online_dpo());
+  if (method.has_ppo()) sampling.temperature = method.ppo().temperature();
   sampling.max_new_tokens = spec::longest_completion(method);
   const auto& strings = spec.generation().stop_strings();
   sampling.stop_strings = {strings.begin(), strings.end()};
