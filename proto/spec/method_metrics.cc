@@ -72,16 +72,19 @@ constexpr std::array kPpo{MethodMetric{"loss/policy_avg", /*may_lack=*/true},
                           MethodMetric{"val/clipfrac_avg", /*may_lack=*/true}};
 
 // Of completions before they are trained on.
-constexpr std::array kOfGroups{"reward",
-                               "reward_std",
-                               "frac_reward_zero_std",
-                               "completions/mean_length",
-                               "completions/min_length",
-                               "completions/max_length",
-                               "completions/clipped_ratio",
-                               "completions/mean_terminated_length",
-                               "completions/min_terminated_length",
-                               "completions/max_terminated_length"};
+constexpr std::array kOfCompletions{"reward",
+                                    "reward_std",
+                                    "completions/mean_length",
+                                    "completions/min_length",
+                                    "completions/max_length",
+                                    "completions/clipped_ratio",
+                                    "completions/mean_terminated_length",
+                                    "completions/min_terminated_length",
+                                    "completions/max_terminated_length"};
+constexpr std::array kOfGroups{"frac_reward_zero_std"};
+constexpr std::array kOfTokens{"objective/kl",       "objective/entropy",
+                               "objective/scores",   "objective/non_score_reward",
+                               "val/num_eos_tokens", "objective/rlhf_reward"};
 constexpr std::array kOfPairs{"objective/scores", "objective/scores_margin",
                               "val/contain_eos_token"};
 
@@ -119,9 +122,12 @@ std::vector<std::string> evaluation_metrics(const v1::JobSpec& spec) {
   const v1::Method& method = spec.method();
   std::vector<std::string> names{"loss"};
   for (const MethodMetric& metric : metrics_of(method)) names.emplace_back(metric.name);
-  if (method.has_online_dpo()) names.insert(names.end(), kOfPairs.begin(), kOfPairs.end());
-  if (method.has_grpo() || method.has_rloo()) {
-    names.insert(names.end(), kOfGroups.begin(), kOfGroups.end());
+  const auto add = [&](const auto& more) { names.insert(names.end(), more.begin(), more.end()); };
+  if (method.has_online_dpo()) add(kOfPairs);
+  if (method.has_ppo()) add(kOfTokens);
+  if (method.has_grpo() || method.has_rloo()) add(kOfGroups);
+  if (method.has_grpo() || method.has_rloo() || method.has_ppo()) {
+    add(kOfCompletions);
     for (const v1::RewardFunc& reward : spec.reward_funcs()) {
       for (const char* of : {"/mean", "/std"}) names.push_back("rewards/" + reward.name() + of);
     }

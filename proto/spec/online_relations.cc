@@ -178,13 +178,6 @@ void set_evaluation(int64_t num_generations, Options& options) {
 void check_evaluation(const v1::JobSpec& spec, Violations& out) {
   const v1::Method& method = spec.method();
   if (!takes_completions(method) || spec.data().eval().empty()) return;
-  if (method.has_ppo()) {
-    out.push_back(
-        {"data.eval",
-         "data.eval is given, must be absent with method.ppo, whose loss measures nothing of "
-         "held-out prompts: TRL, too, only prints samples of them"});
-    return;
-  }
   if (!spec.data().rollouts().empty()) {
     out.push_back({"data.eval",
                    "data.eval is given, must be absent with data.rollouts: completions to evaluate "
@@ -237,6 +230,10 @@ v1::JobSpec evaluation_job(v1::JobSpec spec) {
   const int64_t each = num_generations_eval(method);
   if (method.has_grpo()) set_evaluation(each, *method.mutable_grpo());
   if (method.has_rloo()) set_evaluation(each, *method.mutable_rloo());
+  if (method.has_ppo()) {
+    method.mutable_ppo()->set_num_ppo_epochs(1);
+    method.mutable_ppo()->set_num_mini_batches(1);
+  }
   return spec;
 }
 

@@ -42,7 +42,8 @@ def make_spec(options, scratch, name, method="grpo", world=1, *, fields=None, **
         "eval_on_start": True,
         "per_device_eval_batch_size": 8 // world,
     } | training
-    sizes = {} if method == "online_dpo" else {f"method.{method}.num_generations_eval": 2}
+    grouped = method in ("grpo", "rloo")
+    sizes = {f"method.{method}.num_generations_eval": 2} if grouped else {}
     spec = live_test.make_spec(
         options, scratch, name, method, world, fields=sizes | STOPS | (fields or {}), **training
     )
@@ -166,11 +167,35 @@ def other_methods(options, scratch):
     for method, names in (
         ("rloo", {"reward", "rewards/late/mean", "completions/mean_length"}),
         ("online_dpo", {"objective/scores", "rewards/accuracies", "val/contain_eos_token"}),
+        ("ppo", {"reward", "rewards/late/mean", "objective/scores", "loss/value_avg"}),
     ):
         spec = make_spec(options, scratch, method, method, 2, max_steps=4)
         (first, *_) = evaluations_of(train(options, spec))
         expect(first["metrics"].keys() >= names, f"{method}: {first['metrics'].keys()}")
-    return "rloo, online_dpo"
+    return "rloo, online_dpo, ppo"
+
+
+def values_count(options, scratch):
+    """With PPO a loss is the policy's and vf_coef times the value model's, as in training."""
+    still = {"learning_rate": 0, "max_steps": 1}
+    told = {}
+    for coefficient in (0, 0.5):
+        fields = {"method.ppo.vf_coef": coefficient}
+        spec = make_spec(options, scratch, f"out-{coefficient}", "ppo", fields=fields, **still)
+        (told[coefficient], *_) = evaluations_of(train(options, spec))
+    of_policy, whole = told[0], told[0.5]
+    values = whole["metrics"]["loss/value_avg"]
+    expect(values > 1e-3, f"the value model expects what comes, within {values}")
+    # All prompts are one batch.
+    got = (whole["loss"] - of_policy["loss"]) / 0.5
+    expect(abs(got / values - 1) < 1e-6, f"values count {got}, their loss is {values}")
+    expect(abs(whole["metrics"]["val/ratio"] - 1) < 1e-5, f"{whole['metrics']}")
+    ranks = make_spec(
+        options, scratch, "two", "ppo", 2, fields={"method.ppo.vf_coef": 0.5}, **still
+    )
+    (two, *_) = evaluations_of(train(options, ranks))
+    agree(numbers_of(two), numbers_of(whole), 1e-5)
+    return f"a loss of {whole['loss']:.4f}, of values {values:.4f}"
 
 
 def goes_with_generations_made_ahead(options, scratch):
@@ -209,6 +234,7 @@ def main():
         judges_as_training_does,
         chooses_the_best,
         other_methods,
+        values_count,
         goes_with_generations_made_ahead,
         takes_what_was_rehearsed,
     )

@@ -142,13 +142,6 @@ const Rule kRules[] = {
      },
      "data.eval is given, must be absent with data.rollouts: completions to evaluate are made, and "
      "judged by reward_funcs"},
-    {"EvaluationOfPpo",
-     [](auto& s) {
-       ppo(live(s));
-       s.mutable_data()->add_eval("/data/e.jsonl");
-     },
-     "data.eval is given, must be absent with method.ppo, whose loss measures nothing of held-out "
-     "prompts: TRL, too, only prints samples of them"},
     {"MetricOfOtherRewards",
      [](auto& s) {
        rloo(live(s));
@@ -157,7 +150,7 @@ const Rule kRules[] = {
      },
      "training.metric_for_best_model is \"eval_rewards/letter/mean\", must be a metric of the "
      "method: loss, entropy, clip_ratio/low_mean, clip_ratio/low_min, clip_ratio/high_mean, "
-     "clip_ratio/high_max, clip_ratio/region_mean, reward, reward_std, frac_reward_zero_std, "
+     "clip_ratio/high_max, clip_ratio/region_mean, frac_reward_zero_std, reward, reward_std, "
      "completions/mean_length, completions/min_length, completions/max_length, "
      "completions/clipped_ratio, completions/mean_terminated_length, "
      "completions/min_terminated_length, completions/max_terminated_length, rewards/digit/mean, "
@@ -287,6 +280,22 @@ TEST(GenerationPlan, OfAnEvaluationIsItsMicrobatch) {
   const GenerationPlan plan = generation_plan(evaluation_job(spec));
   EXPECT_EQ(plan.rows, 8);
   EXPECT_EQ(plan.num_generations, 2);
+  EXPECT_EQ(plan.num_passes, 1);
+  EXPECT_EQ(plan.steps_per_generation, 1);
+}
+
+TEST(GenerationPlan, OfAnEvaluationOfPpoIsGoneThroughOnce) {
+  const v1::JobSpec spec = filled([](v1::JobSpec& s) {
+    ppo(live(s)).set_num_mini_batches(2);
+    s.mutable_data()->add_eval("/data/e.jsonl");
+    s.mutable_training()->set_gradient_accumulation_steps(4);
+    s.mutable_training()->set_per_device_eval_batch_size(4);
+    s.mutable_training()->set_metric_for_best_model("eval_objective/scores");
+  });
+  EXPECT_THAT(validate(spec), IsEmpty());
+  const GenerationPlan plan = generation_plan(evaluation_job(spec));
+  EXPECT_EQ(plan.rows, 4);
+  EXPECT_EQ(plan.num_generations, 1);
   EXPECT_EQ(plan.num_passes, 1);
   EXPECT_EQ(plan.steps_per_generation, 1);
 }

@@ -79,7 +79,7 @@ RolloutOptions rollout_options(const v1::JobSpec& spec, bool held_out) {
     set_rewards(method.ppo(), "method.ppo.reward_weights", options);
     options.zero_if_unjudged = true;
     options.truncated_penalty = method.ppo().missing_eos_penalty();
-    options.order_seed = static_cast<uint32_t>(spec.training().seed());
+    if (!held_out) options.order_seed = static_cast<uint32_t>(spec.training().seed());
   }
   if (spec::makes_completions(spec, held_out)) set_live(spec, options);
   return options;

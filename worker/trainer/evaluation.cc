@@ -21,7 +21,7 @@ Evaluator::Evaluator(const Dataset& data, const LoaderOptions& options, const Ob
       make_(std::move(make)) {}
 
 // Sums of each microbatch, and what is measured of completions before they are compared.
-std::vector<MicrobatchSums> Evaluator::run(TrainableModel& trainable, const FrozenModels& frozen,
+std::vector<MicrobatchSums> Evaluator::run(const TrainedModels& trained, const FrozenModels& frozen,
                                            int step, Reporter& reporter,
                                            v1::MetricsWindow& of_completions) const {
   make_(step);
@@ -30,7 +30,7 @@ std::vector<MicrobatchSums> Evaluator::run(TrainableModel& trainable, const Froz
     pass.emplace(RolloutPass::Parts{*data_.rollouts(), *loader_, *objective_.online(), mesh_,
                                     share_, device_});
   }
-  const Models models = models_of(trainable, frozen);
+  const Models models = models_of(trained, frozen);
   const auto batch_of = [&](int64_t i) {
     reporter.progress("eval", step);
     const int64_t row = i * loader_->microbatch_rows();
@@ -42,17 +42,17 @@ std::vector<MicrobatchSums> Evaluator::run(TrainableModel& trainable, const Froz
   const auto num_labels = [&](int64_t i) {
     return loader_->num_labels(0, i * loader_->microbatch_rows());
   };
-  return evaluate_microbatches({objective_, trainable, mesh_.world, device_, frozen, num_labels},
+  return evaluate_microbatches({objective_, trained, mesh_.world, device_, frozen, num_labels},
                                loader_->microbatches_per_epoch(), batch_of);
 }
 
-v1::EvalMetrics Evaluator::evaluate(TrainableModel& trainable, const FrozenModels& frozen, int step,
-                                    Reporter& reporter) const {
+v1::EvalMetrics Evaluator::evaluate(const TrainedModels& trained, const FrozenModels& frozen,
+                                    int step, Reporter& reporter) const {
   const auto begin = std::chrono::steady_clock::now();
-  const double aux_coef = trainable.model->config().experts.router_aux_loss_coef;
+  const double aux_coef = trained.policy.model->config().experts.router_aux_loss_coef;
   const int64_t batch_rows = loader_->microbatch_rows();
   v1::MetricsWindow others;
-  const std::vector<MicrobatchSums> batches = run(trainable, frozen, step, reporter, others);
+  const std::vector<MicrobatchSums> batches = run(trained, frozen, step, reporter, others);
   double loss = 0, aux_loss = 0;
   v1::EvalMetrics metrics;
   for (int64_t i = 0; i < std::ssize(batches); ++i) {

@@ -27,12 +27,13 @@ class Evaluator {
 
   // Collective. The metrics as TRL averages them, one process and batches of all ranks' rows
   // assumed. `step` is that of the progress reports.
-  v1::EvalMetrics evaluate(TrainableModel& trainable, const FrozenModels& frozen, int step,
+  v1::EvalMetrics evaluate(const TrainedModels& trained, const FrozenModels& frozen, int step,
                            Reporter& reporter) const;
 
  private:
-  std::vector<MicrobatchSums> run(TrainableModel& trainable, const FrozenModels& frozen, int step,
-                                  Reporter& reporter, v1::MetricsWindow& of_completions) const;
+  std::vector<MicrobatchSums> run(const TrainedModels& trained, const FrozenModels& frozen,
+                                  int step, Reporter& reporter,
+                                  v1::MetricsWindow& of_completions) const;
 
   const Objective& objective_;
   const Mesh& mesh_;

@@ -174,7 +174,7 @@ class Rehearsed {
     if (evaluation_) evaluation_->generation.run();
     const Objective& objective = evaluation_ ? *evaluation_->objective : *objective_;
     at::Tensor skipped;
-    evaluate_microbatches({objective, trainable_, mesh_.world, kRehearsed, frozen()}, 1,
+    evaluate_microbatches({objective, trained(), mesh_.world, kRehearsed, frozen()}, 1,
                           [&](int64_t) {
                             skipped = metrics_of(shape.place);
                             if (evaluation_) return first_batch(shape, evaluation_->completions);

@@ -142,16 +142,20 @@ std::vector<MicrobatchSums> evaluate_microbatches(const EvaluationParts& parts, 
   const c10::AutoGradMode no_grad(false);
   const OwnerScope scope(Owner::kActivations);
   const PhaseScope phase(Phase::kEval);
-  const Models models = models_of(parts.trainable, parts.frozen);
+  const Models models = models_of(parts.trained, parts.frozen);
   StepShare share;
   share.forward.aux_loss_weight = models.policy.config().experts.router_aux_loss_coef;
   MetricSumsList sums(parts.objective);
   for (int64_t i = 0; i < count; ++i) {
     const Batch batch = to_device(batch_of(i), parts.device);
     share.num_labels = share.num_microbatch_labels = parts.num_labels(i);
-    sums.add(parts.objective.run(models, batch, share));
+    ObjectiveOutput output = parts.objective.run(models, batch, share);
+    if (models.value != nullptr)
+      output.sums = output.sums + parts.objective.run_value(models, batch, share).sums;
+    sums.add(output);
   }
-  parts.trainable.finish_backward();
+  parts.trained.policy.finish_backward();
+  if (parts.trained.value != nullptr) parts.trained.value->finish_backward();
   at::Tensor values = sums.flat();
   parts.ranks.all_reduce_sum(values);
   return sums.read(host_values(values).data());

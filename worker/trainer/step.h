@@ -101,7 +101,7 @@ class TrainStep {
 
 struct EvaluationParts {
   const Objective& objective;
-  TrainableModel& trainable;
+  TrainedModels trained;
   Collectives& ranks;
   at::Device device;
   FrozenModels frozen = {};

@@ -278,7 +278,7 @@ bool Trainer::take_evaluation(const v1::EvalMetrics& metrics, bool& is_best) {
 }
 
 v1::EvalMetrics Trainer::evaluate() {
-  v1::EvalMetrics metrics = evaluator_->evaluate(trainable_, frozen(), state_.step(), reporter_);
+  v1::EvalMetrics metrics = evaluator_->evaluate(trained(), frozen(), state_.step(), reporter_);
   metrics.set_step(state_.step());
   metrics.set_num_tokens(state_.num_tokens());
   metrics.set_epoch(epoch());
