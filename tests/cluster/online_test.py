@@ -21,7 +21,7 @@ from submitted import losses_of
 
 STEPS = 12
 KILLS = (1, 4)  # once these steps were seen
-AHEAD = {"async": True}
+AHEAD = {"generation": {"async": True}, "parallelism": {"cp_size": 2}}
 # Judges take their time, so that a kill arrives well before the job's end.
 PROGRAM = """
 import os, time
@@ -51,15 +51,17 @@ class Judged:
     def start(self):
         self.server = RewardServer(self.package, PROGRAM, ADDRESS=self.address)
 
-    def job(self, name, generation):
+    def job(self, name, generation, parallelism):
         job = sft_job(
             self.options.assets,
             self.service.directory / name,
             2,
             max_steps=STEPS,
             save_steps=1,
-            per_device_train_batch_size=4,
+            # Of each data rank: ranks that share a stream are one.
+            per_device_train_batch_size=4 * parallelism.get("cp_size", 1),
         )
+        job["parallelism"] |= parallelism
         sizes = {"num_generations": 4, "max_completion_length": 24, "num_iterations": 2}
         return job | {
             "name": name,
@@ -69,9 +71,10 @@ class Judged:
             "reward_funcs": [{"name": "vowels", "server": {"address": self.address}}],
         }
 
-    def run(self, name, on_event=lambda event: None, **generation):
+    def run(self, name, on_event=lambda event: None, generation=None, parallelism=None):
         """(the events, the hash of the weights) of a run that succeeds."""
-        path = self.service.write_job(name, self.job(name, generation))
+        job = self.job(name, generation or {}, parallelism or {})
+        path = self.service.write_job(name, job)
         follower = Follower(self.service, "run", str(path))
         follower.follow(on_event)
         code, errors = follower.end()
@@ -146,7 +149,8 @@ def test_coordinator_dies(judged, whole):
 
 
 def test_both_die(judged):
-    """Completions that were made ahead are judged when the server is back, and go on with a run."""
+    """Completions that were made ahead are judged when the server is back, and go on with a run; of
+    ranks that share a stream."""
     events, weights = judged.run("ahead", **AHEAD)
     whole = losses_of(events)
     killed, waited = [], []

@@ -34,4 +34,28 @@ std::vector<std::vector<DealtSamples>> deal_samples(std::span<const int64_t> pro
   return dealt;
 }
 
+std::vector<SampleMove> even_out(std::span<const RankLoad> loads) {
+  const auto num_ranks = std::ssize(loads);
+  int64_t all = 0;
+  for (const RankLoad& load : loads) all += load.unfinished;
+  const int64_t share = (all + num_ranks - 1) / num_ranks;
+  std::vector<int64_t> room;
+  for (const RankLoad& load : loads)
+    room.push_back(std::clamp<int64_t>(share - load.unfinished, 0, load.room));
+  std::vector<SampleMove> moves;
+  for (int from = 0; from < num_ranks; ++from) {
+    const RankLoad& load = loads[from];
+    if (load.unfinished < kLeastDivided) continue;
+    int64_t given = std::clamp<int64_t>(load.unfinished - share, 0, load.movable);
+    for (int to = 0; to < num_ranks && given > 0; ++to) {
+      const int64_t count = std::min(given, room[to]);
+      if (count == 0) continue;
+      moves.push_back({from, to, count});
+      given -= count;
+      room[to] -= count;
+    }
+  }
+  return moves;
+}
+
 }  // namespace tessera

@@ -5,9 +5,11 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <optional>
 
 #include "worker/errors.h"
@@ -42,6 +44,12 @@ std::optional<FinishReason> end_of(const Sequence& sequence) {
     return FinishReason::kStopString;
   if (sequence.num_new() >= sampling.max_new_tokens) return FinishReason::kLength;
   return std::nullopt;
+}
+
+// Elsewhere what was run is run again, and by each of those that would share a prompt.
+bool is_movable(const Sequence& sequence) {
+  const int64_t again = sequence.num_forks > 0 ? sequence.prompt_length() : sequence.num_cached;
+  return again <= sequence.request().sampling.max_new_tokens - sequence.num_new();
 }
 
 GenerationWeights weights_of(const Engine::Parts& parts, const EngineOptions& options) {
@@ -98,6 +106,10 @@ int64_t Engine::submit(GenerationRequest request) {
       refuse("prompt", " has token " + std::to_string(token) + ", must be of the vocabulary");
   }
   if (request.seeds.empty()) refuse("seeds", " is empty, must have one for each sample");
+  const int64_t num_begun = std::ssize(request.begun.tokens);
+  TORCH_CHECK(num_begun == 0 ||
+                  (std::ssize(request.seeds) == 1 && num_begun < request.sampling.max_new_tokens),
+              "of a begun completion there is one, and something is left of it");
   const int64_t length = std::ssize(request.prompt) + request.sampling.max_new_tokens;
   if (pages_for(length) > pool_.size()) {
     refuse("max_new_tokens", " is " + std::to_string(request.sampling.max_new_tokens) +
@@ -125,6 +137,10 @@ void Engine::add_sequences(const std::shared_ptr<RequestState>& state) {
     sequence->sample = sample;
     sequence->num_forks = std::min(most, num_samples - sample) - 1;
     sequence->tokens = state->request.prompt;
+    const BegunCompletion& begun = state->request.begun;
+    sequence->tokens.insert(sequence->tokens.end(), begun.tokens.begin(), begun.tokens.end());
+    sequence->logprobs = begun.logprobs;
+    sequence->sampling_logprobs = begun.sampling_logprobs;
     next_sequence_ += 1 + sequence->num_forks;
     scheduler_.add(std::move(sequence));
   }
@@ -143,6 +159,48 @@ void Engine::cancel(int64_t request) {
     finish(*sequence, FinishReason::kCancelled);
     scheduler_.remove(*sequence);
   }
+}
+
+void Engine::bound_passes() {
+  scheduler_.set_max_pass_tokens(std::max<int64_t>(1, counts_.most_pass_tokens));
+}
+
+int64_t Engine::num_unfinished() const {
+  int64_t count = 0;
+  for (const Sequence* sequence : scheduler_.sequences()) count += 1 + sequence->num_forks;
+  return count;
+}
+
+int64_t Engine::num_movable() const {
+  int64_t count = 0;
+  for (const Sequence* sequence : scheduler_.sequences())
+    count += is_movable(*sequence) ? 1 + sequence->num_forks : 0;
+  return count;
+}
+
+std::vector<HandedSample> Engine::hand_over(int64_t count) {
+  std::vector<Sequence*> sequences = scheduler_.sequences();
+  std::ranges::sort(sequences, std::greater(), &Sequence::id);
+  std::vector<HandedSample> handed;
+  const auto hand = [&](const Sequence& sequence, int64_t sample) {
+    const GenerationRequest& request = sequence.request();
+    HandedSample& given = handed.emplace_back(sequence.of->number, sample);
+    given.rest = {.prompt = request.prompt,
+                  .sampling = request.sampling,
+                  .seeds = {request.seeds[sample]},
+                  .begun = {.tokens = {sequence.completion().begin(), sequence.completion().end()},
+                            .logprobs = sequence.logprobs,
+                            .sampling_logprobs = sequence.sampling_logprobs}};
+  };
+  for (Sequence* sequence : sequences) {
+    if (!is_movable(*sequence)) continue;
+    for (; sequence->num_forks > 0 && std::ssize(handed) < count; --sequence->num_forks)
+      hand(*sequence, sequence->sample + sequence->num_forks);
+    if (std::ssize(handed) == count) break;
+    hand(*sequence, sequence->sample);
+    scheduler_.remove(*sequence);
+  }
+  return handed;
 }
 
 // Gathering block by block takes all ranks, as long as any of them has something to run.
@@ -170,6 +228,7 @@ void Engine::run_pass(const Pass& pass) {
   cache_.copy_pages(pass.copies);
   const auto sampled = sample(pass, run_model(pass));
   ++counts_.passes;
+  counts_.most_pass_tokens = std::max(counts_.most_pass_tokens, pass.num_tokens);
   counts_.tokens_run += pass.num_tokens;
   counts_.preemptions += pass.num_preempted;
   counts_.pages_copied += std::ssize(pass.copies);
@@ -359,6 +418,7 @@ void Engine::fall_asleep(SleepLevel level) {
     cache_.drop();
   }
   transition.host_bytes = host_bytes_;
+  scheduler_.set_max_pass_tokens(options_.limits.max_pass_tokens);
   slept_ = level;
   is_awake_ = false;
   transition.seconds = seconds_since(begin);

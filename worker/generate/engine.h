@@ -77,11 +77,18 @@ struct EngineOptions {
   std::function<void(const GeneratedToken&)> on_token = [](const GeneratedToken&) {};
 };
 
+// A sample that another engine is to go on with.
+struct HandedSample {
+  int64_t request = 0, sample = 0;  // as the engine that gives it has them
+  GenerationRequest rest;           // with its seed alone, and what is there of it
+};
+
 // Counts since the engine was made.
 struct EngineCounts {
   int64_t passes = 0;
-  int64_t tokens_run = 0;      // through the model, of prompts and completions
-  int64_t tokens_sampled = 0;  // of completions
+  int64_t most_pass_tokens = 0;  // of the heaviest
+  int64_t tokens_run = 0;        // through the model, of prompts and completions
+  int64_t tokens_sampled = 0;    // of completions
   int64_t preemptions = 0;
   int64_t pages_copied = 0;
 };
@@ -103,6 +110,15 @@ class Engine {
   int64_t submit(GenerationRequest request);
   // Its unfinished samples end with what they have, as FinishReason::kCancelled.
   void cancel(int64_t request);
+  // Gives up at most `count` unfinished samples, those first that arrived last, of which no more
+  // tokens have to be run again than may still come.
+  std::vector<HandedSample> hand_over(int64_t count);
+  // Until it sleeps, no pass takes more tokens than the heaviest so far: memory for what others
+  // began is that for what is its own.
+  void bound_passes();
+  // Unfinished ones, and those of them that hand_over() may give up.
+  int64_t num_unfinished() const;
+  int64_t num_movable() const;
   // One pass; wakes the engine where it sleeps. Returns whether there was anything to do: with
   // kLayerwise on any rank of the group, and then it is collective. Waking always is.
   bool step();

@@ -23,6 +23,12 @@ struct SamplingParams {
 // Throws UserError(field.NAME, ...) naming the first of them that is out of its bounds.
 void check_sampling(const SamplingParams& sampling, const std::string& field);
 
+// What was made of a completion elsewhere.
+struct BegunCompletion {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs, sampling_logprobs;  // as in Completion
+};
+
 struct GenerationRequest {
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
@@ -30,6 +36,9 @@ struct GenerationRequest {
   // the token, so that a sample depends on neither the others nor when it is made. Unused where
   // temperature is 0.
   std::vector<uint64_t> seeds = {0};
+  // The completion goes on behind these, as if they had been made here; not at its end yet. Only of
+  // a request with one seed.
+  BegunCompletion begun = {};
 };
 
 enum class FinishReason : uint8_t { kStopToken, kStopString, kLength, kCancelled };

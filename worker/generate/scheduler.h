@@ -50,6 +50,8 @@ class SequenceScheduler {
   SequenceScheduler(PagePool& pool, const ScheduleLimits& limits);
 
   const ScheduleLimits& limits() const { return limits_; }
+  // Of the passes to come.
+  void set_max_pass_tokens(int64_t count) { limits_.max_pass_tokens = count; }
   bool is_idle() const { return waiting_.empty() && running_.empty(); }
   int64_t num_running() const { return std::ssize(running_); }
   int64_t num_waiting() const { return std::ssize(waiting_); }

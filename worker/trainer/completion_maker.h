@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,7 +13,6 @@
 #include "worker/generate/engine.h"
 #include "worker/parallel/mesh.h"
 #include "worker/trainer/engine_setup.h"
-#include "worker/trainer/patience.h"
 #include "worker/trainer/plan.h"
 
 namespace tessera {
@@ -48,13 +48,25 @@ class CompletionMaker {
   std::vector<std::vector<MadeCompletion>> make(const std::vector<PromptToComplete>& prompts);
 
  private:
+  // Of all that is made.
+  struct Place {
+    int64_t prompt = 0, sample = 0;
+  };
   void submit(const std::vector<PromptToComplete>& prompts, const std::vector<DealtSamples>& dealt);
-  void run();
+  void run(const std::vector<PromptToComplete>& prompts);
+  bool meet(const std::vector<PromptToComplete>& prompts);
+  RankLoad load(int64_t longest_prompt) const;
+  void hand_over(const std::vector<PromptToComplete>& prompts,
+                 const std::vector<SampleMove>& moves);
+  Place place_of(int64_t request, int64_t sample) const;
+  std::string packed(const std::vector<Completion>& completions) const;
 
   const Parts parts_;
   SamplingParams sampling_;
-  Patience patience_;
+  int64_t num_pages_;
+  int64_t max_running_;
   std::unique_ptr<Engine> engine_;
+  std::map<int64_t, Place> places_;  // of the engine's requests: of their first samples
 };
 
 }  // namespace tessera

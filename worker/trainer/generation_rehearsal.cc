@@ -17,7 +17,7 @@ const at::Device kRehearsed(at::kMeta);
 // Of passes with prompts so many are run: those that follow are like these.
 constexpr int64_t kMostPromptPasses = 64;
 // What ranks send of a completion beside its tokens, and of each token.
-constexpr int64_t kHeadBytes = 2 * sizeof(int64_t);
+constexpr int64_t kHeadBytes = 4 * sizeof(int64_t);
 constexpr int64_t kTokenBytes = sizeof(int32_t) + sizeof(float);
 
 std::vector<int64_t> longest_prompts(const RolloutDataset& rollouts, const GenerationWork& work) {

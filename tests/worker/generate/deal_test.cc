@@ -50,5 +50,29 @@ TEST(DealSamples, CutsWhatIsTooFewForAll) {
                           ElementsAre(DealtSamples{0, 2, 2})));
 }
 
+TEST(EvenOut, RanksAreLeftWithAsMany) {
+  const std::vector<RankLoad> loads{{.unfinished = 60, .movable = 60, .room = 9},
+                                    {.unfinished = 3, .movable = 3, .room = 99},
+                                    {.unfinished = 30, .movable = 30, .room = 99},
+                                    {.unfinished = 0, .movable = 0, .room = 99}};
+  EXPECT_THAT(even_out(loads),
+              ElementsAre(SampleMove{0, 1, 21}, SampleMove{0, 3, 15}, SampleMove{2, 3, 6}));
+  EXPECT_THAT(even_out(std::vector<RankLoad>(3, {.unfinished = 20, .movable = 20, .room = 99})),
+              ElementsAre());
+  EXPECT_THAT(even_out(std::vector<RankLoad>{{.unfinished = 40, .movable = 40, .room = 99}}),
+              ElementsAre());
+}
+
+TEST(EvenOut, OnlyWhatMayMoveGoesWhereThereIsRoom) {
+  const RankLoad full{.unfinished = 40, .movable = 5, .room = 0};
+  const RankLoad idle{.unfinished = 0, .movable = 0, .room = 3};
+  EXPECT_THAT(even_out(std::vector<RankLoad>{full, idle, idle}),
+              ElementsAre(SampleMove{0, 1, 3}, SampleMove{0, 2, 2}));
+  EXPECT_THAT(even_out(std::vector<RankLoad>{full, full}), ElementsAre());
+  // A pass of a few takes as long as one of half as many.
+  const RankLoad few{.unfinished = kLeastDivided - 1, .movable = 15, .room = 99};
+  EXPECT_THAT(even_out(std::vector<RankLoad>{few, {.room = 99}}), ElementsAre());
+}
+
 }  // namespace
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "tests/worker/data/fixtures.h"
+#include "tests/worker/generate/chi_square.h"
 #include "tests/worker/generate/tiny_engine.h"
 #include "worker/errors.h"
 
@@ -74,6 +75,84 @@ TEST(Engine, PagesBehindAllWindowsAreUsedAgain) {
   EngineRank keeps_all(c, *group);
   keeps_all.engine->generate(requests);
   EXPECT_GT(keeps_all.engine->counts().preemptions, 0);
+}
+
+// What was submitted.
+std::vector<Completion> finish(Engine& engine) {
+  while (engine.step()) {
+  }
+  return engine.take_finished();
+}
+
+// Whatever there is of them: others of their prompt that have not begun, a part of a prompt, some
+// tokens. To the bit.
+TEST(Engine, AnotherEngineGoesOnWithSamples) {
+  EngineCase c;
+  c.options.limits = {.max_pass_tokens = 24, .max_running = 8};
+  auto requests = sampled_requests(6, 3);
+  for (GenerationRequest& request : requests) request.sampling.max_new_tokens = 60;
+  const std::vector<Completion> expected = generate_alone(c, requests);
+  for (const int passes : {1, 3, 9, 20}) {
+    const auto group = make_single_collectives();
+    EngineRank giver(c, *group), taker(c, *group);
+    for (const GenerationRequest& request : requests) giver.engine->submit(request);
+    for (int i = 0; i < passes; ++i) giver.engine->step();
+    const int64_t unfinished = giver.engine->num_unfinished(),
+                  movable = giver.engine->num_movable();
+    ASSERT_GE(movable, 8) << passes;
+    const std::vector<HandedSample> handed = giver.engine->hand_over(7);
+    ASSERT_EQ(handed.size(), 7u);
+    EXPECT_EQ(giver.engine->num_unfinished(), unfinished - 7);
+    EXPECT_EQ(giver.engine->num_movable(), movable - 7);
+    std::map<int64_t, const HandedSample*> taken;
+    for (const HandedSample& sample : handed) taken[taker.engine->submit(sample.rest)] = &sample;
+    std::vector<Completion> made = finish(*giver.engine);
+    for (Completion& completion : finish(*taker.engine)) {
+      const HandedSample& sample = *taken.at(completion.request);
+      completion.request = sample.request;
+      completion.sample = sample.sample;
+      made.push_back(std::move(completion));
+    }
+    std::ranges::sort(made, {}, [](const Completion& m) { return std::pair(m.request, m.sample); });
+    ASSERT_EQ(made.size(), expected.size());
+    for (size_t i = 0; i < made.size(); ++i) {
+      EXPECT_EQ(made[i].tokens, expected[i].tokens) << passes << ", " << i;
+      EXPECT_EQ(made[i].logprobs, expected[i].logprobs) << passes << ", " << i;
+      EXPECT_EQ(made[i].sampling_logprobs, expected[i].sampling_logprobs) << passes << ", " << i;
+    }
+  }
+}
+
+// All of it is run again elsewhere: of a long prompt that takes longer than what is left.
+TEST(Engine, SamplesStayWhereMuchWouldBeRunAgain) {
+  EngineCase c;
+  const auto group = make_single_collectives();
+  EngineRank rank(c, *group);
+  GenerationRequest request{.prompt = std::vector<int32_t>(20, 3)};
+  request.sampling.max_new_tokens = 30;
+  rank.engine->submit(request);
+  for (int i = 0; i < 5; ++i) rank.engine->step();
+  EXPECT_EQ(rank.engine->num_movable(), 1);
+  rank.engine->step();
+  EXPECT_EQ(rank.engine->num_movable(), 0);
+  EXPECT_EQ(rank.engine->num_unfinished(), 1);
+  EXPECT_TRUE(rank.engine->hand_over(1).empty());
+}
+
+// Others' samples take no more memory than its own did.
+TEST(Engine, BoundPassesAreNoHeavierThanTheHeaviest) {
+  EngineCase c;
+  const auto group = make_single_collectives();
+  EngineRank rank(c, *group);
+  const auto requests = sampled_requests(4);
+  rank.engine->generate({requests[0]});
+  const int64_t heaviest = rank.engine->counts().most_pass_tokens;
+  rank.engine->bound_passes();
+  rank.engine->generate(requests);
+  EXPECT_EQ(rank.engine->counts().most_pass_tokens, heaviest);
+  rank.engine->fall_asleep(SleepLevel::kDrop);
+  rank.engine->generate(requests);
+  EXPECT_GT(rank.engine->counts().most_pass_tokens, heaviest);
 }
 
 TEST(Engine, LengthsAreWhatWasAskedFor) {
@@ -179,6 +258,46 @@ TEST_P(EngineLogprobs, AreThoseOfATrainingForward) {
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineLogprobs, ::testing::ValuesIn(model_cases()),
                          [](const auto& info) { return info.param.name; });
+
+// The tokens' probabilities behind `tokens`, by training forwards.
+std::vector<double> exact_probabilities(DecoderModel& model, const std::vector<int32_t>& tokens) {
+  std::vector<double> p;
+  for (int32_t token = 0; token < model.config().vocab_size; ++token)
+    p.push_back(std::exp(trained_logprobs(model, tokens, {token})[0].item<double>()));
+  return p;
+}
+
+// First tokens, which passes of prompts sample, and those behind the most frequent one of them.
+TEST(Engine, DrawsFromTheModelsDistributionInAnyBatchMix) {
+  GenerationRequest request{.prompt = {5, 11, 2, 30, 7}};
+  request.sampling.max_new_tokens = 2;
+  request.seeds.resize(20000);
+  std::iota(request.seeds.begin(), request.seeds.end(), 0);
+  std::vector<GenerationRequest> mix = sampled_requests(9, 2);
+  mix.insert(mix.begin() + 4, request);
+  EngineCase roomy;
+  roomy.options.num_pages = 4000;
+  roomy.options.limits = {.max_pass_tokens = 2000, .max_running = 2000};
+  EngineCase narrow = roomy;
+  narrow.options.limits = {.max_pass_tokens = 90, .max_running = 70};
+  const auto group = make_single_collectives();
+  for (const EngineCase& c : {roomy, narrow}) {
+    EngineRank rank(c, *group);
+    std::vector<int64_t> first(37), second(37);
+    std::vector<Completion> made = rank.engine->generate(mix);
+    std::erase_if(made, [](const Completion& completion) { return completion.request != 4; });
+    ASSERT_EQ(made.size(), request.seeds.size());
+    for (const Completion& completion : made) ++first[completion.tokens[0]];
+    const auto most = static_cast<int32_t>(std::ranges::max_element(first) - first.begin());
+    for (const Completion& completion : made)
+      second[completion.tokens[1]] += completion.tokens[0] == most ? 1 : 0;
+    rank.engine->fall_asleep(SleepLevel::kDrop);
+    std::vector<int32_t> tokens = request.prompt;
+    testing::expect_drawn_from(exact_probabilities(*rank.trainable.model, tokens), first);
+    tokens.push_back(most);
+    testing::expect_drawn_from(exact_probabilities(*rank.trainable.model, tokens), second);
+  }
+}
 
 TEST(Engine, TheModelWithoutItsAdaptersIsAnother) {
   EngineCase c;

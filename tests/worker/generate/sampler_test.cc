@@ -9,11 +9,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <numeric>
 #include <random>
 #include <set>
 
+#include "tests/worker/generate/chi_square.h"
 #include "worker/errors.h"
 #include "worker/kernels/work.h"
 
@@ -66,13 +66,6 @@ std::vector<double> exact_distribution(const std::vector<float>& logits, const S
   return softmax();
 }
 
-// P(X >= x) of a chi-square variable, by the Wilson-Hilferty approximation.
-double chi_square_tail(double x, double degrees) {
-  const double z =
-      (std::cbrt(x / degrees) - (1 - 2 / (9 * degrees))) / std::sqrt(2 / (9 * degrees));
-  return 0.5 * std::erfc(z / std::numbers::sqrt2);
-}
-
 std::vector<SampledToken> draw(const std::vector<float>& logits, const SamplingParams& s,
                                const std::vector<int32_t>& tokens,
                                const std::vector<uint64_t>& seeds, int64_t index = 0) {
@@ -112,18 +105,7 @@ TEST_P(Sampler, DrawsFromTheExactDistribution) {
     take(sampled);
   for (int64_t index = 0; index < kDraws / 2; ++index)
     take(draw(logits, GetParam().sampling, tokens, {7}, index).front());
-  double statistic = 0, degrees = -1;
-  for (size_t i = 0; i < p.size(); ++i) {
-    if (p[i] == 0) {
-      EXPECT_EQ(counts[i], 0) << "token " << i;
-      continue;
-    }
-    const double expected = p[i] * kDraws;
-    statistic += (counts[i] - expected) * (counts[i] - expected) / expected;
-    ++degrees;
-  }
-  ASSERT_GT(degrees, 0);
-  EXPECT_GT(chi_square_tail(statistic, degrees), 1e-3) << statistic << " of " << degrees;
+  testing::expect_drawn_from(p, counts);
 }
 
 INSTANTIATE_TEST_SUITE_P(Parameters, Sampler,
