@@ -110,6 +110,8 @@ def generate(model, prompts):
     """Greedy completions, and log-probabilities of all tokens at each. Batches are padded on the
     left."""
     completions, logprobs = [None] * len(prompts), [None] * len(prompts)
+    # Of a window of one its cache would keep all but 0 tokens from the end: all of them.
+    use_cache = getattr(model.config, "sliding_window", None) != 1
     for numbers in batches_of(model, prompts):
         forget_lengths(model)
         batch = [prompts[number] for number in numbers]
@@ -122,6 +124,7 @@ def generate(model, prompts):
             max_new_tokens=NEW_TOKENS,
             min_new_tokens=NEW_TOKENS,
             do_sample=False,
+            use_cache=use_cache,
             pad_token_id=0,
             output_logits=True,
             return_dict_in_generate=True,
