@@ -113,13 +113,14 @@ void split_row(Tile (&tiles)[kParts], int row, const float* from, int64_t count)
   tiles[2].rows[row] = beside(a.low, b.low);
 }
 
-// Of num_rows <= 16 rows; those behind them are zeros.
-void split_tile(Tile (&tiles)[kParts], Rows<const float> from, int64_t num_rows, int64_t count) {
-  if (num_rows == kTileRows && count == kTileWidth) {
-    for (int row = 0; row < kTileRows; ++row) split_row(tiles, row, from[row], kTileWidth);
+// Rows [begin, end) of the tiles of num_rows <= 16 rows; those behind them are zeros.
+void split_tile(Tile (&tiles)[kParts], Rows<const float> from, int64_t num_rows, int64_t count,
+                int begin = 0, int end = kTileRows) {
+  if (num_rows >= kTileRows && count == kTileWidth) {
+    for (int row = begin; row < end; ++row) split_row(tiles, row, from[row], kTileWidth);
     return;
   }
-  for (int row = 0; row < kTileRows; ++row)
+  for (int row = begin; row < end; ++row)
     split_row(tiles, row, from[row], row < num_rows ? count : 0);
 }
 
@@ -200,18 +201,22 @@ template <int kRowTiles>
 void multiply_span(Rows<float> y, const PackedRows& x, Rows<const float> w, bool add,
                    int64_t num_rows, int64_t num_columns, int64_t width) {
   Tile splits[2][kParts];
-  const auto split = [&](int64_t step) {
-    const int64_t i = step * kTileWidth;
-    split_tile(splits[step % 2], {w.data + i, w.stride}, num_columns, least(kTileWidth, width - i));
-  };
   each_index<kRowTiles>([](auto row) { clear_tile<row.value>(); });
-  split(0);
+  split_tile(splits[0], w, num_columns, least(kTileWidth, width));
   const int64_t steps = count_parts(width, kTileWidth);
   for (int64_t step = 0; step < steps; ++step) {
-    // While tiles are multiplied the next ones are split.
-    if (step + 1 < steps) split(step + 1);
-    each_index<kParts>([&](auto part) { load_tile<4 + part.value>(splits[step % 2][part.value]); });
+    const int64_t next = (step + 1) * kTileWidth;
     each_index<kRowTiles>([&](auto row) {
+      // While tiles are multiplied the next ones are split: some rows between one and another.
+      if (next < width) {
+        split_tile(splits[(step + 1) % 2], {w.data + next, w.stride}, num_columns,
+                   least(kTileWidth, width - next), row.value * kTileRows / kRowTiles,
+                   (row.value + 1) * kTileRows / kRowTiles);
+      }
+      if constexpr (row.value == 0) {
+        each_index<kParts>(
+            [&](auto part) { load_tile<4 + part.value>(splits[step % 2][part.value]); });
+      }
       each_index<kParts>([&](auto part) {
         load_tile<7>(x.tiles[step][row.value][part.value]);
         each_index<kParts - part.value>(
