@@ -98,7 +98,7 @@ at::Tensor KvCache::attend(int64_t layer, const at::Tensor& q_TNH, const at::Ten
   at::Tensor out_TNH = at::empty(q_TNH.sizes(), q_TNH.options());
   // Rows behind the spans are of no sequence.
   const int64_t used = spans_.empty() ? 0 : spans_.back().query_row + spans_.back().num_queries;
-  out_TNH.narrow(0, used, out_TNH.size(0) - used).zero_();
+  if (used < out_TNH.size(0)) out_TNH.narrow(0, used, out_TNH.size(0) - used).zero_();
   store_in_pages(layers_[layer], k_TKH, v_TKH, spans_);
   paged_attention_out(out_TNH, q_TNH, layers_[layer], spans_, window);
   return out_TNH;

@@ -54,19 +54,28 @@ bool has_row_products(const at::Tensor& x) { return on_cpu(x) && x.scalar_type()
 
 void row_product_out(const at::Tensor& y_TO, const at::Tensor& x_TI, const at::Tensor& weight_OI,
                      bool add) {
-  const int64_t rows = x_TI.size(0), columns = weight_OI.size(0), width = x_TI.size(1);
-  for (const at::Tensor& x : {y_TO, x_TI, weight_OI}) {
-    TORCH_CHECK(has_row_products(x) && x.dim() == 2 && x.stride(1) == 1,
+  TORCH_CHECK(y_TO.dim() == 2 && weight_OI.dim() == 2 && y_TO.size(1) == weight_OI.size(0),
+              "shapes of a product");
+  row_product_into(y_TO, 0, x_TI, weight_OI, weight_OI.size(0), add);
+}
+
+void row_product_into(const at::Tensor& y_TO, int64_t first_column, const at::Tensor& x_TI,
+                      const at::Tensor& weight_OI, int64_t columns, bool add) {
+  for (const at::Tensor* x : {&y_TO, &x_TI, &weight_OI}) {
+    TORCH_CHECK(has_row_products(*x) && x->dim() == 2 && x->stride(1) == 1,
                 "row products take float32 matrices with rows of contiguous values");
   }
-  TORCH_CHECK(weight_OI.size(1) == width && y_TO.size(0) == rows && y_TO.size(1) == columns,
-              "shapes of a product");
+  const int64_t rows = x_TI.size(0), width = x_TI.size(1);
+  TORCH_CHECK(
+      weight_OI.size(1) == width && y_TO.size(0) == rows && y_TO.size(1) >= first_column + columns,
+      "shapes of a product");
   if (rows == 0 || columns == 0) return;
   if (y_TO.is_meta()) {
     const auto products = static_cast<double>(rows * columns) * static_cast<double>(width);
-    return count_kernel(2 * products, {y_TO, x_TI, weight_OI});
+    const int64_t touched = rows * columns + rows * width + columns * width;
+    return count_kernel(2 * products, touched * static_cast<int64_t>(sizeof(float)));
   }
-  const Rows<float> y{y_TO.mutable_data_ptr<float>(), y_TO.stride(0)};
+  const Rows<float> y{y_TO.mutable_data_ptr<float>() + first_column, y_TO.stride(0)};
   const Rows<const float> x = rows_of(x_TI), w = rows_of(weight_OI);
   const RowProductKernel by_amx = has_many_rows ? amx_products() : nullptr;
   const RowProductKernel multiply = by_amx != nullptr ? by_amx : cpu_kernels().row_products;

@@ -31,4 +31,10 @@ class ManyRowsScope {
 void row_product_out(const at::Tensor& y_TO, const at::Tensor& x_TI, const at::Tensor& weight_OI,
                      bool add = false);
 
+// The same with the matrix of num_rows rows that begins where `first`, a contiguous one, does, into
+// as many of y's columns from `column` on: without views of either, which take longer to make than
+// the product of one row takes beside what it must read.
+void row_product_into(const at::Tensor& y, int64_t column, const at::Tensor& x_TI,
+                      const at::Tensor& first, int64_t num_rows, bool add);
+
 }  // namespace tessera

@@ -18,8 +18,33 @@ bool adjoins(const at::Tensor& a, const at::Tensor& b) {
          a.storage_offset() + a.numel() == b.storage_offset();
 }
 
+// The matrix that begins where `a` does.
+at::Tensor with_rows(const at::Tensor& a, int64_t rows) {
+  if (rows == a.size(0)) return a;
+  return a.as_strided({rows, a.size(1)}, {a.size(1), 1}, a.storage_offset());
+}
+
 at::Tensor with_rows_behind(const at::Tensor& a, const at::Tensor& b) {
-  return a.as_strided({a.size(0) + b.size(0), a.size(1)}, {a.size(1), 1}, a.storage_offset());
+  return with_rows(a, a.size(0) + b.size(0));
+}
+
+// multiply(the first column of y, the first matrix, rows of it and of those behind it) for all that
+// are multiplied as one.
+template <typename Multiply>
+void each_group(const std::vector<const Linear*>& linears, at::ScalarType dtype,
+                const Multiply& multiply) {
+  int64_t column = 0;
+  for (size_t i = 0; i < linears.size();) {
+    const at::Tensor first = linears[i]->dense(dtype);
+    const at::Tensor* last = &first;
+    int64_t rows = first.size(0);
+    for (++i; i < linears.size() && adjoins(*last, linears[i]->weight.value); ++i) {
+      last = &linears[i]->weight.value;
+      rows += last->size(0);
+    }
+    multiply(column, first, rows);
+    column += rows;
+  }
 }
 
 void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) {
@@ -83,14 +108,9 @@ int64_t Projection::width() const {
 template <typename Multiply>
 void Projection::each_matrix(const at::Tensor& y, at::ScalarType dtype,
                              const Multiply& multiply) const {
-  int64_t column = 0;
-  for (size_t i = 0; i < linears_.size();) {
-    at::Tensor weight = linears_[i]->dense(dtype);
-    for (++i; i < linears_.size() && adjoins(weight, linears_[i]->weight.value); ++i)
-      weight = with_rows_behind(weight, linears_[i]->weight.value);
-    multiply(y.narrow(1, column, weight.size(0)), weight, column);
-    column += weight.size(0);
-  }
+  each_group(linears_, dtype, [&](int64_t column, const at::Tensor& first, int64_t rows) {
+    multiply(y.narrow(1, column, rows), with_rows(first, rows), column);
+  });
 }
 
 void Projection::forward(const at::Tensor& y, const at::Tensor& x,
@@ -116,18 +136,18 @@ void Projection::forward(const at::Tensor& y, const at::Tensor& x,
 }
 
 void Projection::forward_by_row(const at::Tensor& y, const at::Tensor& x, bool add) const {
-  each_matrix(y, x.scalar_type(), [&](const at::Tensor& part, const at::Tensor& weight, int64_t) {
-    row_product_out(part, x, weight, add);
-  });
+  const auto multiply_group = [&](int64_t column, const at::Tensor& first, int64_t rows) {
+    row_product_into(y, column, x, first, rows, add);
+  };
+  each_group(linears_, x.scalar_type(), multiply_group);
   int64_t column = 0;
   for (const Linear* linear : linears_) {
     const int64_t rows = linear->weight.shape[0];
-    at::Tensor part = y.narrow(1, column, rows);
-    if (linear->has_bias()) part.add_(linear->bias.value);
+    if (linear->has_bias()) y.narrow(1, column, rows).add_(linear->bias.value);
     if (const LoraAdapter* lora = linear->adapter.get()) {
       const at::Tensor low_CR = at::empty({x.size(0), lora->a.shape[0]}, x.options());
       row_product_out(low_CR, x, lora->a.value);
-      row_product_out(part, low_CR.mul_(lora->scale), lora->b.value, /*add=*/true);
+      row_product_into(y, column, low_CR.mul_(lora->scale), lora->b.value, rows, /*add=*/true);
     }
     column += rows;
   }

@@ -127,6 +127,32 @@ TEST(RowProductTensors, AreThoseOfBlasOnAnyNumberOfThreads) {
   }
 }
 
+TEST(RowProductTensors, TakeMatricesThatLieSideBySide) {
+  const at::Tensor x = at::randn({5, 70}), w = at::randn({90, 70});
+  for (const bool many : {false, true}) {
+    const ManyRowsScope scope(many);
+    const at::Tensor y = at::full({5, 100}, 7.0), want = at::empty({5, 60});
+    row_product_out(want, x, w.narrow(0, 30, 60));
+    row_product_into(y, 20, x, w.narrow(0, 30, 25), 60, /*add=*/false);
+    EXPECT_TRUE(at::equal(y.narrow(1, 20, 60), want));
+    EXPECT_TRUE(y.narrow(1, 0, 20).eq(7.0).all().item<bool>());
+    EXPECT_TRUE(y.narrow(1, 80, 20).eq(7.0).all().item<bool>());
+    EXPECT_ANY_THROW(row_product_into(y, 41, x, w, 60, /*add=*/false));
+  }
+}
+
+TEST(RowProductTensors, ManyRowsAreAsExactOnAnyNumberOfThreads) {
+  const at::Tensor x = at::randn({130, 700}), w = at::randn({300, 700});
+  const at::Tensor y = at::empty({130, 300}), again = at::empty({130, 300});
+  const ManyRowsScope scope(true);
+  at::set_num_threads(1);
+  row_product_out(y, x, w);
+  EXPECT_TRUE(y.allclose(at::mm(x, w.t()), 1e-5, 1e-4));
+  at::set_num_threads(3);
+  row_product_out(again, x, w);
+  EXPECT_TRUE(at::equal(again, y));
+}
+
 TEST(RowProductTensors, CountWhatTheyWouldDoWithoutData) {
   const auto meta = at::TensorOptions(at::kMeta).dtype(at::kFloat);
   WorkCount count;
