@@ -3,8 +3,8 @@
 //
 // x = high + middle + low, each of 8 bits, is exact. Of the nine products of two such numbers the
 // six largest are added; the others are below half a unit in the last place of their sum. Sums are
-// of float32, so a product rounds as that of any float32 kernel does. Numbers above 3.39e38 count
-// as infinite, parts below the smallest normal number as 0.
+// of float32, so a product rounds as that of any float32 kernel does. Infinite numbers, and those
+// above 3.39e38, make NaNs; parts below the smallest normal number count as 0.
 //
 // A tile of the matrix has 16 of its rows by 32 values, as they lie, split when they are read. A
 // tile of x has the same 32 values of 16 rows, turned: those are split and turned once a call.
@@ -182,7 +182,7 @@ int64_t count_parts(int64_t size, int64_t part) { return (size + part - 1) / par
 
 // Rows of x by a span of their values.
 struct PackedRows {
-  // Of kRowTiles * 16 rows or less.
+  // Of kMostTiles * 16 rows or less.
   void pack(Rows<const float> x, int64_t num_rows, int64_t width) {
     for (int64_t step = 0; step < count_parts(width, kTileWidth); ++step) {
       for (int64_t row = 0; row < num_rows; row += kTileRows) {
