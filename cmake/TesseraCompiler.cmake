@@ -11,7 +11,9 @@ endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  # What it must not mind where a header is precompiled; of that it takes a hash, and remembers it.
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros
+      CCACHE_INODECACHE=1 ${CCACHE_PROGRAM})
 endif()
 
 find_program(MOLD_PROGRAM mold)

@@ -1,0 +1,67 @@
+# LibTorch's headers, compiled once for all targets that include them: half of a file's time else.
+#
+# tessera_precompile_torch(OWNER HEADERS...) takes them into OWNER's precompiled header, which all
+# targets of the tree that link tessera_engine_base then share. Called once, when all are there.
+# One header is 450 MB on disk, and it is good for one set of compiler options: hence the one.
+#
+# Of GCC alone. clang reads another format, and its presets (fuzz, clang-tidy) want no second one.
+option(TESSERA_PRECOMPILE "Precompile LibTorch's headers (GCC)" ON)
+
+# Whether a target links LibTorch, directly or through others.
+function(tessera_links_torch target result)
+  get_property(known GLOBAL PROPERTY tessera_links_torch_${target})
+  if(NOT DEFINED known OR known STREQUAL "")
+    set(known FALSE)
+    set_property(GLOBAL PROPERTY tessera_links_torch_${target} FALSE)
+    set(linked)
+    foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
+      get_target_property(libraries ${target} ${property})
+      if(libraries)
+        list(APPEND linked ${libraries})
+      endif()
+    endforeach()
+    foreach(library IN LISTS linked)
+      if(library STREQUAL "tessera_engine_base")
+        set(known TRUE)
+      elseif(TARGET ${library} AND library MATCHES "^tessera")
+        tessera_links_torch(${library} below)
+        if(below)
+          set(known TRUE)
+        endif()
+      endif()
+    endforeach()
+    set_property(GLOBAL PROPERTY tessera_links_torch_${target} ${known})
+  endif()
+  set(${result} ${known} PARENT_SCOPE)
+endfunction()
+
+function(tessera_share_precompiled owner directory)
+  get_property(directories DIRECTORY ${directory} PROPERTY SUBDIRECTORIES)
+  foreach(subdirectory IN LISTS directories)
+    tessera_share_precompiled(${owner} ${subdirectory})
+  endforeach()
+  get_property(targets DIRECTORY ${directory} PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    if(target STREQUAL owner OR NOT type MATCHES "^(EXECUTABLE|STATIC_LIBRARY|OBJECT_LIBRARY)$")
+      continue()
+    endif()
+    tessera_links_torch(${target} links)
+    if(NOT links)
+      continue()
+    endif()
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+    if(type STREQUAL "EXECUTABLE")
+      # CMake compiles programs with -fPIE, for which GCC takes no header made with -fPIC.
+      target_compile_options(${target} PRIVATE -fPIC)
+    endif()
+  endforeach()
+endfunction()
+
+function(tessera_precompile_torch owner)
+  if(NOT TESSERA_PRECOMPILE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  target_precompile_headers(${owner} PRIVATE ${ARGN})
+  tessera_share_precompiled(${owner} ${CMAKE_SOURCE_DIR})
+endfunction()
