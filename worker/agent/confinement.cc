@@ -27,6 +27,9 @@ constexpr uint64_t kTruncate = 1ULL << 14;
 // The kernel says so where a directory was moved while it looked.
 constexpr int kMaxTries = 64;
 
+// Of a server's address that is a path.
+constexpr std::string_view kSocket = "unix://";
+
 constexpr uint64_t kRead = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
 constexpr uint64_t kRun = kRead | LANDLOCK_ACCESS_FS_EXECUTE;
 constexpr uint64_t kWrite =
@@ -113,6 +116,19 @@ fs::path without_pattern(const fs::path& path) {
   return plain;
 }
 
+// Beside the files its servers' sockets: who may be connected to is nothing that a ruleset is
+// about.
+std::vector<spec::NamedPath> paths_of(const v1::JobSpec& spec) {
+  std::vector<spec::NamedPath> paths = spec::paths_of(spec);
+  for (int i = 0; i < spec.reward_funcs_size(); ++i) {
+    const std::string& address = spec.reward_funcs(i).server().address();
+    if (!address.starts_with(kSocket)) continue;
+    paths.push_back(
+        {absl::StrCat("reward_funcs[", i, "].server.address"), address.substr(kSocket.size())});
+  }
+  return paths;
+}
+
 std::vector<spec::NamedPath> paths_of(const v1::GenerateRequest& request) {
   std::vector<spec::NamedPath> paths{{"model", request.model()}};
   if (!request.tokenizer().empty()) paths.push_back({"tokenizer", request.tokenizer()});
@@ -122,11 +138,11 @@ std::vector<spec::NamedPath> paths_of(const v1::GenerateRequest& request) {
 std::vector<spec::NamedPath> paths_of(const v1::Probe& probe) {
   switch (probe.kind_case()) {
     case v1::Probe::kCheck:
-      return spec::paths_of(probe.check());
+      return paths_of(probe.check());
     case v1::Probe::kPlan:
-      return spec::paths_of(probe.plan().spec());
+      return paths_of(probe.plan().spec());
     case v1::Probe::kProfile:
-      return spec::paths_of(probe.profile().spec());
+      return paths_of(probe.profile().spec());
     case v1::Probe::kGenerate:
       return paths_of(probe.generate());
     default:

@@ -1,7 +1,12 @@
 #include "worker/model/config_reader.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <cmath>
-#include <fstream>
+#include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "worker/errors.h"
@@ -11,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::streamsize kMaxConfigBytes = 1 << 20;
+constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
 constexpr size_t kMaxShownBytes = 80;
 
@@ -162,15 +167,19 @@ std::vector<std::string> ConfigObject::unread() const {
 
 ConfigFile::ConfigFile(const std::filesystem::path& path, std::string field)
     : source_{path.string(), std::move(field)}, value_(std::make_unique<json>()) {
-  const auto fail = [&](const char* what) {
+  const auto fail = [&](const std::string& what) {
     throw UserError(source_.field, source_.path + " " + what);
   };
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("cannot be read");
+  // Not to wait for a writer, should the path name a FIFO.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) fail(std::string("cannot be read: ") + std::strerror(errno));
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(::fdopen(fd, "rb"), std::fclose);
+  struct stat status{};
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) fail("is not a regular file");
   std::string text(kMaxConfigBytes, '\0');
-  file.read(text.data(), kMaxConfigBytes);
-  if (file.gcount() == kMaxConfigBytes) fail("is larger than 1 MiB");
-  text.resize(file.gcount());
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (std::ferror(file.get())) fail("cannot be read");
+  if (text.size() == kMaxConfigBytes) fail("is larger than 1 MiB");
   *value_ = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!value_->is_object()) fail("is not a JSON object");
   root_.reset(new ConfigObject(source_, "", *value_));

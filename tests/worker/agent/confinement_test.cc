@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <fstream>
+#include <functional>
 #include <thread>
 
+#include "tessera/v1/options.pb.h"
 #include "tests/worker/agent/temp_dir.h"
 #include "worker/agent/process.h"
 
@@ -20,6 +22,21 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr int kNumReads = 2000;
+
+using Fields = std::vector<const google::protobuf::FieldDescriptor*>;
+
+// Calls visit(fields) for each field of a job that is a path: it, after the messages it is in.
+void for_each_path(const google::protobuf::Descriptor* message, const Fields& above,
+                   const std::function<void(const Fields&)>& visit) {
+  for (int i = 0; i < message->field_count(); ++i) {
+    Fields fields = above;
+    fields.push_back(message->field(i));
+    if (message->field(i)->options().GetExtension(v1::rule).path()) visit(fields);
+    if (message->field(i)->message_type() != nullptr && !message->field(i)->is_map()) {
+      for_each_path(message->field(i)->message_type(), fields, visit);
+    }
+  }
+}
 
 // Beneath `allowed` are directories and links of every kind; the secret lies beside it.
 class ConfinementTest : public testing::Test {
@@ -121,6 +138,45 @@ TEST_F(ConfinementTest, EveryPathOfAJobIsLookedAt) {
   probe.mutable_generate()->set_tokenizer(outside_);
   EXPECT_FALSE(confinement_->check(probe, field).ok());
   EXPECT_EQ(field, "tokenizer");
+}
+
+TEST_F(ConfinementTest, EveryFieldThatIsAPathIsLookedAt) {
+  int num_fields = 0;
+  for_each_path(v1::JobSpec::descriptor(), {}, [&](const Fields& fields) {
+    v1::Probe probe;
+    google::protobuf::Message* message = probe.mutable_check();
+    std::string name;
+    for (const auto* field : fields) {
+      name += (name.empty() ? "" : ".") + field->name();
+      const auto& reflection = *message->GetReflection();
+      if (field == fields.back() && field->is_repeated()) {
+        reflection.AddString(message, field, outside_);
+      } else if (field == fields.back()) {
+        reflection.SetString(message, field, outside_);
+      } else if (field->is_repeated()) {
+        message = reflection.AddMessage(message, field);
+      } else {
+        message = reflection.MutableMessage(message, field);
+      }
+    }
+    std::string refused;
+    EXPECT_FALSE(confinement_->check(probe, refused).ok()) << name;
+    EXPECT_EQ(refused, name);
+    ++num_fields;
+  });
+  EXPECT_GT(num_fields, 25) << "the fields of a job that are paths are no longer found";
+}
+
+TEST_F(ConfinementTest, ASocketIsLookedAtAsAPathIs) {
+  v1::Probe probe;
+  probe.mutable_check()->add_reward_funcs()->mutable_server()->set_address("rewards:7000");
+  v1::RewardServer& server = *probe.mutable_check()->add_reward_funcs()->mutable_server();
+  std::string field;
+  server.set_address("unix://" + (allowed_ / "socket").string());
+  EXPECT_TRUE(confinement_->check(probe, field).ok());
+  server.set_address("unix://" + (outside_ / "socket").string());
+  EXPECT_FALSE(confinement_->check(probe, field).ok());
+  EXPECT_EQ(field, "reward_funcs[1].server.address");
 }
 
 TEST_F(ConfinementTest, ProgramsReadAndWriteBeneathAlone) {
