@@ -1,5 +1,6 @@
 // tesserad: wiring only.
 #include <linux/close_range.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "proto/spec/redact.h"
 #include "proto/spec/redacting_log.h"
 #include "server/agents/control.h"
 #include "server/agents/lasting_control.h"
@@ -398,11 +400,16 @@ int run(int argc, char** argv) {
 
   const absl::Status status = serve_until(signals, flags, argv);
   if (status.ok()) return 0;
-  std::fprintf(stderr, "tesserad: %s\n", std::string(status.message()).c_str());
+  const std::string why = spec::redact({status.message().data(), status.message().size()});
+  std::fprintf(stderr, "tesserad: %s\n", why.c_str());
   return 1;
 }
 
 }  // namespace
 }  // namespace tessera::server
 
-int main(int argc, char** argv) { return tessera::server::run(argc, argv); }
+int main(int argc, char** argv) {
+  // It holds keys: no core dump, and no other process of its user looks into it.
+  ::prctl(PR_SET_DUMPABLE, 0);
+  return tessera::server::run(argc, argv);
+}

@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cpp/status.h"
+#include "proto/spec/redact.h"
 
 namespace tessera::cli {
 namespace {
@@ -36,7 +37,7 @@ void print_lines(const Terminal& terminal, const std::vector<std::string>& lines
 }
 
 void print_errors(const Terminal& terminal, const std::vector<std::string>& errors) {
-  for (const std::string& error : errors) terminal.err << "error: " << error << '\n';
+  for (const std::string& error : errors) terminal.err << "error: " << spec::redact(error) << '\n';
   terminal.err.flush();
 }
 

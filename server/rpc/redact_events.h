@@ -5,7 +5,8 @@
 
 namespace tessera::server {
 
-// Takes secrets (proto/spec/redact.h) out of log lines and failures.
+// Takes secrets (proto/spec/redact.h) out of log lines, failures, and what ranks wait
+// for.
 void redact_events(v1::SessionRequest& message);
 
 }  // namespace tessera::server

@@ -176,11 +176,11 @@ def slowed(pid):
 
 
 @contextlib.contextmanager
-def cluster(binaries):
-    """A Cluster whose directory and processes end with the block."""
+def cluster(binaries, kind=Cluster):
+    """A Cluster, or a `kind` of it, whose directory and processes end with the block."""
     with tempfile.TemporaryDirectory(prefix="tessera-") as directory:
         os.environ["XDG_CACHE_HOME"] = f"{directory}/cache"
-        service = Cluster(binaries, directory)
+        service = kind(binaries, directory)
         try:
             yield service
         except BaseException:

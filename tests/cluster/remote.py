@@ -10,12 +10,12 @@ from cluster import DEADLINE_SECONDS, expect, wait_until
 class Coordinator:
     """tesserad with a TLS listener, and agents of it: here, on loopback, or on other machines."""
 
-    def __init__(self, service, name="state", *flags, listen="127.0.0.1:0", enter=()):
+    def __init__(self, service, name="state", *flags, listen="127.0.0.1:0", http="", enter=()):
         self.service = service
         self.state = service.directory / name
         self.log = service.directory / f"{name}.log"
         self.ca = self.state / "tls" / "ca.pem"
-        self._flags = ("--listen", listen, "--http", "", *flags)
+        self._flags = ("--listen", listen, "--http", http, *flags)
         self._host = listen.rpartition(":")[0]
         self.start(enter)
 

@@ -8,6 +8,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -15,13 +16,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "proto/spec/addresses.h"
+#include "proto/spec/redact.h"
 #include "proto/spec/redacting_log.h"
 #include "worker/agent/confinement.h"
 #include "worker/agent/devices.h"
@@ -191,9 +195,14 @@ UniqueFd take_signals() {
   return UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
+// For the programs of jobs: this one's, without what is its own business. Nothing is fetched for
+// jobs, so nothing of theirs needs a secret of the machine's.
 std::vector<std::string> environment() {
   std::vector<std::string> result;
-  for (char** entry = ::environ; *entry != nullptr; ++entry) result.emplace_back(*entry);
+  for (char** entry = ::environ; *entry != nullptr; ++entry) {
+    const std::string_view name(*entry, std::strcspn(*entry, "="));
+    if (!spec::names_secret(name)) result.emplace_back(*entry);
+  }
   return result;
 }
 
@@ -374,6 +383,9 @@ absl::Status run(const Flags& flags) {
 }  // namespace tessera::agent
 
 int main(int argc, char** argv) {
+  // It holds keys: no core dump, and no other process of its user looks into it. Its children are
+  // programs of their own, and may leave one.
+  ::prctl(PR_SET_DUMPABLE, 0);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("agent"));
   spdlog::set_formatter(
       std::make_unique<tessera::spec::RedactingFormatter>("%Y-%m-%dT%H:%M:%S.%e %l agent: %v"));

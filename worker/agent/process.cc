@@ -205,8 +205,9 @@ absl::StatusOr<std::unique_ptr<Process>> Process::start(const ProcessOptions& op
   absl::Status status = pidfd.valid() ? id.status() : errno_status("open a pidfd");
   if (status.ok()) status = commit(*id);
   if (status.ok()) {
-    if (options.first_out_of_memory) raise_oom_score(pid);
     status = release_child(*std::move(go), *std::move(trouble), options.command[0]);
+    // Until it runs its own program, what the kernel shows of it is root's, as of this process.
+    if (status.ok() && options.first_out_of_memory) raise_oom_score(pid);
   } else {
     go->write.reset();
   }
