@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Runs fuzzers that the `fuzz` preset built, one after the other, and says what each found.
+# Runs fuzzers that the `fuzz` preset built, one after the other, and ends with a table: inputs
+# that were tried, how many a second, edges of the code that they reach, inputs that reached
+# something new, memory, and what was found.
 #
 #   scripts/fuzz.sh BUILD_DIR SECONDS [TARGET...]
 #
@@ -24,7 +26,17 @@ export ASAN_SYMBOLIZER_PATH
 export UBSAN_OPTIONS=print_stacktrace=1
 export ASAN_OPTIONS=allocator_may_return_null=0:detect_leaks=1
 
-failed=()
+# The last value of what libFuzzer tells in a log, as in "cov: 312" and "stat::peak_rss_mb: 80".
+last() { grep -oE "$1:? +[0-9]+" "$2" | tail -n 1 | grep -oE '[0-9]+$' || echo -; }
+
+# A line of the table: of a target, its log and what became of it.
+row() {
+  printf '%-16s %10s %10s %8s %8s %8s  %s\n' "$1" \
+    "$(last stat::number_of_executed_units "$2")" "$(last stat::average_exec_per_sec "$2")" \
+    "$(last cov "$2")" "$(last stat::new_units_added "$2")" "$(last stat::peak_rss_mb "$2")" "$3"
+}
+
+failed=() rows=()
 for target in "${targets[@]}"; do
   kept=$build/fuzz/corpus/$target
   found=$build/fuzz/found
@@ -34,13 +46,18 @@ for target in "${targets[@]}"; do
     -artifact_prefix="$found/$target-" -print_final_stats=1)
   dictionary=tests/fuzz/dictionaries/$target.dict
   [[ ! -f $dictionary ]] || options+=(-dict="$dictionary")
+  echo "$target: $seconds s"
   if "$build/tests/fuzz_$target" "${options[@]}" "$kept" "tests/fuzz/corpus/$target" >"$log" 2>&1
   then
-    printf '%-16s %s inputs\n' "$target" \
-      "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"
+    rows+=("$(row "$target" "$log" ok)")
   else
-    printf '%-16s FOUND, see %s\n' "$target" "$log"
+    rows+=("$(row "$target" "$log" "FOUND, see $log")")
     failed+=("$target")
   fi
 done
+
+echo
+printf '%-16s %10s %10s %8s %8s %8s\n' target inputs 'a second' edges new MiB
+printf '%s\n' "${rows[@]}"
+echo "${#targets[@]} targets, ${#failed[@]} with findings${failed[*]:+: ${failed[*]}}"
 [[ ${#failed[@]} -eq 0 ]]
