@@ -37,7 +37,7 @@ std::unique_ptr<grpc::ClientContext> Caller::context() const {
 }
 
 grpc::Status call(const Caller& caller, const std::string& method,
-                  const google::protobuf::Message& request) {
+                  const google::protobuf::Message& request, grpc::ByteBuffer* answer) {
   const auto context = caller.context();
   grpc::GenericStub stub(caller.channel);
   grpc::CompletionQueue queue;
@@ -63,6 +63,7 @@ grpc::Status call(const Caller& caller, const std::string& method,
   stream->Finish(&status, nullptr);
   await();
   queue.Shutdown();
+  if (answer != nullptr) answer->Swap(&received);
   return answered ? grpc::Status::OK : status;
 }
 

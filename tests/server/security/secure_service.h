@@ -22,9 +22,9 @@ struct Caller {
   std::unique_ptr<grpc::ClientContext> context() const;
 };
 
-// What a call came to: its status, or OK where a first answer came.
+// What a call came to: its status, or OK where a first answer came, which goes to `answer`.
 grpc::Status call(const Caller& caller, const std::string& method,
-                  const google::protobuf::Message& request);
+                  const google::protobuf::Message& request, grpc::ByteBuffer* answer = nullptr);
 
 class SecureService {
  public:
