@@ -54,6 +54,7 @@ void Channel::pump_down() {
 }
 
 void Channel::send(v1::SessionResponse message) {
+  ends_.server_speaks();
   put(down_, std::move(message), &Channel::pump_down);
 }
 
@@ -70,6 +71,7 @@ void Channel::close_server() {
 }
 
 void Channel::end(absl::Status status) {
+  ends_.server_speaks();
   broken_ = true;
   // The status follows what was sent before it.
   world_.after(world_.between(kMaxDelay, 4 * kMaxDelay),

@@ -25,10 +25,12 @@ struct Wire {
 
 class Channel final : public AgentLink, public std::enable_shared_from_this<Channel> {
  public:
-  // Where the messages arrive. Neither is called after it was told of the end.
+  // Where the messages arrive. No side is called after it was told of the end.
   struct Ends {
     std::function<void(const std::shared_ptr<Channel>&, const v1::SessionRequest&)> server_gets;
     std::function<void(const std::shared_ptr<Channel>&)> server_closed;
+    // The coordinator sends something, or ends the stream.
+    std::function<void()> server_speaks;
     std::function<void(const v1::SessionResponse&)> agent_gets;
     std::function<void(const absl::Status&)> agent_closed;
   };

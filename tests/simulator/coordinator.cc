@@ -112,6 +112,7 @@ void Coordinator::check_store() {
     num_kept_commits_ += !why_not_before.empty();
   } else {
     jobs_ = before;
+    told_ = told_before_;
     ++num_lost_commits_;
   }
 }
@@ -133,6 +134,7 @@ void Coordinator::post(std::function<void(Control&)> task) {
 
 void Coordinator::round() {
   round_asked_ = false;
+  in_round_ = true;
   for (const auto& task : std::exchange(tasks_, {})) task(*control_);
   if (moment_ == Moment::kBeforeCommit) return die();
   if (moment_ == Moment::kInCommit) {
@@ -141,12 +143,18 @@ void Coordinator::round() {
     control_->commit();
     if (moment_ == Moment::kAfterCommit) return die();
   }
+  in_round_ = false;
   for (ControlLoop::Task& effect : std::exchange(effects_, {})) effect();
+}
+
+void Coordinator::check_speaks() const {
+  if (in_round_) throw Violation("somebody heard of what was not committed");
 }
 
 // False: there was nothing to write, and power goes on.
 bool Coordinator::commit_without_power() {
   jobs_before_ = jobs_;
+  told_before_ = told_;
   const int64_t before = disk_.num_operations();
   disk_.fail_power_after(world_.between(0, world_.chance(0.5) ? kFewOperations : kMaxOperations));
   control_->commit();
@@ -174,7 +182,7 @@ void Coordinator::die() {
   // The files as they are, not as the orderly end that follows leaves them.
   power ? disk_.fail_power() : disk_.kill();
   tasks_.clear();
-  round_asked_ = false;
+  round_asked_ = in_round_ = false;
   effects_.clear();
   control_.reset();
   store_.reset();
@@ -205,6 +213,7 @@ std::shared_ptr<Channel> Coordinator::accept(const Wire& wire,
                         [this](const std::shared_ptr<Channel>& from) {
                           post([from](Control& control) { control.closed(from); });
                         },
+                    .server_speaks = [this] { check_speaks(); },
                     .agent_gets = std::move(get),
                     .agent_closed = std::move(closed)});
   std::erase_if(channels_, [](const auto& other) { return other.expired(); });
@@ -216,6 +225,7 @@ void Coordinator::committed(const std::vector<JobChange>& changes) {
   bool moved = false;
   for (const JobChange& change : changes) {
     for (const v1::Event& event : change.events) {
+      if (event.has_checkpoint()) check_checkpoint(change.job.id(), event);
       if (!event.has_state()) continue;
       moved = true;
       num_shrunk_ += event.state().state() == v1::Job::STARTING &&
@@ -234,6 +244,17 @@ void Coordinator::committed(const std::vector<JobChange>& changes) {
     known->second = change.job;
   }
   if (moved) check_holdings();
+}
+
+// Events of an attempt are stored once each, and in their order.
+void Coordinator::check_checkpoint(const std::string& job, const v1::Event& event) {
+  Told& told = told_[job];
+  const int step = event.checkpoint().step();
+  if (told.attempt == event.attempt() && step <= told.step) {
+    throw Violation(absl::StrCat("job ", job, " tells of the checkpoint of step ", step,
+                                 " after that of step ", told.step, " of the same attempt"));
+  }
+  told = {event.attempt(), step};
 }
 
 void Coordinator::check_holdings() const {

@@ -39,6 +39,8 @@ class Coordinator {
                                   std::function<void(const absl::Status&)> closed);
   // Runs `task` in a later round, with others; dropped where the process is gone by then.
   void post(std::function<void(Control&)> task);
+  // Somebody hears of what was done. Throws where that is not committed yet.
+  void check_speaks() const;
 
   // As last committed, by id; those that ended too.
   const std::map<std::string, v1::Job>& jobs() const { return jobs_; }
@@ -69,6 +71,7 @@ class Coordinator {
   void check_files();
   void check_store();
   void check_holdings() const;
+  void check_checkpoint(const std::string& job, const v1::Event& event);
 
   World& world_;
   Disk disk_;
@@ -83,6 +86,7 @@ class Coordinator {
   Loss loss_ = Loss::kProcess;
   absl::Duration away_;
   bool round_asked_ = false;
+  bool in_round_ = false;  // and what it did is not committed
   std::vector<std::function<void(Control&)>> tasks_;
   std::vector<ControlLoop::Task> effects_;
   std::vector<std::weak_ptr<Channel>> channels_;
@@ -92,6 +96,11 @@ class Coordinator {
   int64_t num_stored_ = 0;  // jobs, at the start
   // As they were before a commit that power failed in, of which nobody knows yet.
   std::optional<Jobs> jobs_before_;
+  // The last checkpoint that the events of a job tell of, and the attempt that wrote it.
+  struct Told {
+    int attempt = 0, step = 0;
+  };
+  std::map<std::string, Told> told_, told_before_;
 };
 
 }  // namespace tessera::server::simulator

@@ -147,6 +147,7 @@ void Scenario::submit(const v1::JobSpec& spec, const std::string& request_id) {
   world_.after(world_.between(absl::ZeroDuration(), absl::Milliseconds(50)), [this, request] {
     coordinator_.post([this, request](Control& control) {
       control.submit(request, [this, request](const absl::StatusOr<v1::Job>& job) {
+        coordinator_.check_speaks();
         if (absl::IsUnavailable(job.status()) || world_.chance(0.05)) return;  // it was lost
         if (!job.ok() && !absl::IsInvalidArgument(job.status())) {
           throw Violation(absl::StrCat("a submission failed: ", job.status().message()));
