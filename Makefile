@@ -26,6 +26,7 @@ demo: setup  ## train a model of 26M parameters on two ranks, from nothing
 bench: build  ## speed and memory against TRL and FSDP2; fills docs/benchmarks.md and docs/memory.md
 	scripts/setup-bench.sh
 	.venv/bin/python benchmarks/training/bench.py --peers .venv-bench/bin/python
+	.venv/bin/python benchmarks/training/step_profile.py
 	.venv/bin/python benchmarks/generation/bench.py --peers .venv-bench/bin/python
 	.venv/bin/python benchmarks/memory/bench.py --peers .venv-bench/bin/python
 

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -18,10 +19,11 @@ from job_fields import set_fields
 from trainer_inputs import free_port, write_inputs
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TRAINER = ROOT / "build/bin/tessera-trainer"
+BUILD = pathlib.Path(os.environ.get("TESSERA_BUILD", ROOT / "build"))
+TRAINER = BUILD / "bin/tessera-trainer"
 PEERS = ROOT / "benchmarks/training/peers.py"
 MAKE_ASSETS = ROOT / "benchmarks/training/make_assets.py"
-ASSETS = ROOT / "build/bench"
+SIZES = ("25m", "100m", "tiny")  # of make_assets.py
 # Steps that are not timed: allocators and kernels warm up.
 WARMUP_STEPS = 1
 ROWS_PER_STEP = 8
@@ -29,6 +31,14 @@ ROWS_PER_STEP = 8
 TIMEOUT_SECONDS = 1800
 POLL_SECONDS = 0.05
 MKL_MEND = "int mkl_serv_intel_cpu_true(void) { return 1; }"
+
+
+def assets_of(size: str) -> pathlib.Path:
+    """Where the model of that size is, and what it is trained on."""
+    return BUILD / "bench" / size
+
+
+ASSETS = assets_of("25m")
 
 
 @dataclasses.dataclass
@@ -78,6 +88,7 @@ def job(
     ranks: int = 1,
     rows: int = ROWS_PER_STEP,
     documents: str = "documents",  # a file of make_assets.py
+    size: str = "25m",
     fields: dict | None = None,
 ):
     """The JobSpec, as ProtoJSON, of a run on rows or documents of up to 512 tokens; `fields` are
@@ -86,8 +97,8 @@ def job(
     spec = {
         "name": "bench",
         "method": {kind: {"max_length": 512} | options},
-        "model": {"path": str(ASSETS / "model"), "dtype": dtype},
-        "data": {"train": str(ASSETS / f"{documents}.jsonl")},
+        "model": {"path": str(assets_of(size) / "model"), "dtype": dtype},
+        "data": {"train": str(assets_of(size) / f"{documents}.jsonl")},
         "training": {
             "max_steps": steps,
             "per_device_train_batch_size": rows // ranks,
@@ -112,29 +123,28 @@ class ProcessError(Exception):
 
 def run_processes(
     commands: list[list[str]], environment: dict[str, str], folder: pathlib.Path
-) -> tuple[list[dict], list[int]]:
-    """Runs them side by side. Returns the events of the first, and the peak RSS of each. Where one
-    fails, or time runs out, none is left running."""
+) -> tuple[list[dict], list[resource.struct_rusage]]:
+    """Runs them side by side. Returns the events of the first, and what each used. Where one fails,
+    or time runs out, none is left running."""
     processes = []
     try:
         for i, command in enumerate(commands):
             with (folder / f"{i}.out").open("w") as out, (folder / f"{i}.err").open("w") as err:
                 processes.append(subprocess.Popen(command, stdout=out, stderr=err, env=environment))
-        peaks = await_all(processes, commands, folder)
+        usages = await_all(processes, commands, folder)
     finally:
         for process in processes:
             process.kill()
             process.wait()
     lines = (folder / "0.out").read_text().splitlines()
-    return [json.loads(line) for line in lines if line.startswith('{"')], peaks
+    return [json.loads(line) for line in lines if line.startswith('{"')], usages
 
 
 def await_all(
     processes: list[subprocess.Popen], commands: list[list[str]], folder: pathlib.Path
-) -> list[int]:
-    """The peak RSS of each, in bytes."""
+) -> list[resource.struct_rusage]:
     give_up = time.monotonic() + TIMEOUT_SECONDS
-    peaks = [0] * len(processes)
+    usages = [None] * len(processes)
     waits = set(range(len(processes)))
     while waits:
         if time.monotonic() > give_up:
@@ -148,9 +158,14 @@ def await_all(
             if processes[i].returncode != 0:
                 tail = (folder / f"{i}.out").read_text()[-500:] + (folder / f"{i}.err").read_text()
                 raise ProcessError(f"{' '.join(commands[i])} failed:\n{tail[-4000:]}")
-            peaks[i] = usage.ru_maxrss * 1024
+            usages[i] = usage
             waits.remove(i)
-    return peaks
+    return usages
+
+
+def peak_bytes(usages: list[resource.struct_rusage]) -> int:
+    """The largest resident set of one of them."""
+    return max(usage.ru_maxrss for usage in usages) * 1024
 
 
 def ask_trainer(*arguments: str) -> dict:
@@ -197,14 +212,17 @@ class Sides:
             text=True,
             check=True,
         )
-        _, peaks = run_processes([[str(TRAINER), "--help"]], dict(os.environ), folder)
-        self.imported_bytes = peaks[0]
+        _, usages = run_processes([[str(TRAINER), "--help"]], dict(os.environ), folder)
+        self.imported_bytes = peak_bytes(usages)
 
     def tessera(self, spec: dict) -> Run:
-        inputs = inputs_of(spec, self.folder)
-        commands = [[str(TRAINER), "--input", path] for path in inputs]
-        events, peaks = run_processes(commands, self._environment(spec), self.folder)
-        return summarise(events, max(peaks) - self.imported_bytes)
+        events, usages = self.trainers(spec)
+        return summarise(events, peak_bytes(usages) - self.imported_bytes)
+
+    def trainers(self, spec: dict) -> tuple[list[dict], list[resource.struct_rusage]]:
+        """The events of rank 0, and what each rank used."""
+        commands = [[str(TRAINER), "--input", path] for path in inputs_of(spec, self.folder)]
+        return run_processes(commands, self._environment(spec), self.folder)
 
     def peer(self, spec: dict, name: str, mended: bool) -> Run:
         inputs = inputs_of(spec, self.folder)
@@ -244,13 +262,22 @@ def write_between_markers(page: pathlib.Path, name: str, lines: list[str]) -> No
     page.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
 
 
-def prepare_assets() -> None:
-    """A model, its tokenizer and documents in ASSETS, as make_assets.py has them."""
+def add_size(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=SIZES, help="of the model")
+    parser.add_argument(
+        "--corpus", type=pathlib.Path, help="documents to train on; default: the demo's"
+    )
+
+
+def prepare_assets(size: str = SIZES[0], corpus: pathlib.Path | None = None) -> None:
+    """A model, its tokenizer and documents in assets_of(size), as make_assets.py has them."""
     if not TRAINER.exists():
         sys.exit("bench: run `make build` first")
-    if all((ASSETS / f"{name}.jsonl").exists() for name in ("documents", "pairs", "labelled")):
+    out = assets_of(size)
+    if all((out / f"{name}.jsonl").exists() for name in ("documents", "pairs", "labelled")):
         return
-    subprocess.run([str(ROOT / "examples/demo/prepare.sh")], check=True)
-    corpus = ROOT / "demo/data/vocabulary.jsonl"
+    if corpus is None:
+        subprocess.run([str(ROOT / "examples/demo/prepare.sh")], check=True)
+        corpus = ROOT / "demo/data/vocabulary.jsonl"
     python = str(ROOT / ".venv/bin/python")
-    subprocess.run([python, str(MAKE_ASSETS), str(corpus), str(ASSETS)], check=True)
+    subprocess.run([python, str(MAKE_ASSETS), str(corpus), str(out), "--size", size], check=True)

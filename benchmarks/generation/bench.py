@@ -184,11 +184,7 @@ def compare_grpo(sides: Sides, options: argparse.Namespace) -> list[str]:
 def generation_seconds(weights: str, sides: Sides, options: argparse.Namespace) -> float:
     """Of making the completions of a step on two ranks, the median."""
     spec = grpo_job(sides, options, ranks=2, weights=weights)
-    commands = [
-        [str(harness.TRAINER), "--input", path] for path in harness.inputs_of(spec, sides.folder)
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": str(spec["resources"]["cpu_threads"])}
-    events, _ = harness.run_processes(commands, environment, sides.folder)
+    events, _ = sides.trainers(spec)
     return statistics.median(step["time"]["generationSeconds"] for step in step_times(events))
 
 

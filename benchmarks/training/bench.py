@@ -1,12 +1,13 @@
 """Times the trainer against its Python peers, on the same work, in alternating runs.
 
-    bench.py --peers PYTHON [--runs N] [--steps N] [--threads N] [--dtype float32|bfloat16]
-             [--only TEXT] [--no-write]
+    bench.py --peers PYTHON [--runs N] [--steps N] [--threads N] [--size 25m|100m|tiny]
+             [--dtype float32|bfloat16] [--corpus JSONL] [--only TEXT] [--no-write]
 
 PYTHON imports TRL (scripts/setup-bench.sh makes such an interpreter). The peers run twice: as
 shipped, and with the one symbol preloaded that makes MKL take its fast path on AMD processors, as
 the trainer does by itself. Losses must agree, or the benchmark says that the work differs.
-Results go between the markers of docs/benchmarks.md, but for those of --only.
+Results go between the markers of docs/benchmarks.md that are for this size and type, but for those
+of --only.
 """
 
 import argparse
@@ -55,6 +56,7 @@ def run(side: str, sides: Sides, work: Work, options: argparse.Namespace) -> Run
         ranks=work.world_size,
         rows=work.rows,
         documents=work.documents,
+        size=options.size,
     )
     if side == "tessera":
         return sides.tessera(spec)
@@ -98,6 +100,7 @@ def table(name: str, results: dict[str, list[Run]]) -> list[str]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     harness.add_runs(parser, default=3)
+    harness.add_size(parser)
     parser.add_argument("--dtype", choices=MAX_LOSS_DIFFERENCE, default="float32")
     parser.add_argument("--only", default="", help="run the works whose names hold this")
 
@@ -105,11 +108,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     options = harness.parse(__doc__, steps=6, extend=add_options)
     works = harness.chosen(WORKS, options.only)
-    harness.prepare_assets()
+    options.size = options.size or harness.SIZES[0]
+    harness.prepare_assets(options.size, options.corpus)
     lines = [
         f"{options.runs} alternating runs of {options.steps} steps of {harness.ROWS_PER_STEP} rows"
         f" (DPO: 4 pairs) of up to 512 tokens, {options.dtype}, {options.threads} threads in all,"
-        f" {harness.processor()}, a Llama of 25M parameters, gradient checkpointing on.",
+        f" {harness.processor()}, a Llama of {options.size.upper()} parameters, gradient"
+        " checkpointing on.",
         "",
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +123,8 @@ def main() -> None:
             lines += table(work.name, compare(sides, work, options))
     print("\n".join(lines))
     if not options.no_write and not options.only:
-        harness.write_between_markers(PAGE, "bench", lines[:-1])
+        name = f"bench {options.size} {options.dtype}"
+        harness.write_between_markers(PAGE, name, lines[:-1])
 
 
 if __name__ == "__main__":

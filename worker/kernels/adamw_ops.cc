@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "worker/kernels/cuda_ops.h"
+#include "worker/kernels/trace_scope.h"
 #include "worker/kernels/work.h"
 
 namespace tessera {
@@ -29,6 +30,7 @@ void count_update(const at::Tensor& weights, const AdamWMeans& means, const Adam
 
 void adamw_(const at::Tensor& weights, const AdamWMeans& means, const at::Tensor& gradients,
             const AdamWStep& step, bool on_host) {
+  const TraceScope trace("adamw");
   if (weights.is_meta()) return count_update(weights, means, {}, gradients, on_host);
   if (weights.is_cuda()) return cuda::adamw_(weights, means, gradients, step);
   auto* const weight = weights.data_ptr<float>();
@@ -43,6 +45,7 @@ void adamw_(const at::Tensor& weights, const AdamWMeans& means, const at::Tensor
 
 void adamw_bfloat_(const at::Tensor& weights, const AdamWMeans& means, const at::Tensor& gradients,
                    const AdamWStep& step, uint32_t draw, bool on_host) {
+  const TraceScope trace("adamw");
   if (weights.is_meta()) return count_update(weights, means, {}, gradients, on_host);
   if (weights.is_cuda()) return cuda::adamw_bfloat_(weights, means, gradients, step, draw);
   auto* const weight = weights.data_ptr<float>();
@@ -58,6 +61,7 @@ void adamw_bfloat_(const at::Tensor& weights, const AdamWMeans& means, const at:
 
 void adamw_int8_(const at::Tensor& weights, const AdamWCodes& means, const at::Tensor& gradients,
                  const AdamWStep& step, bool on_host) {
+  const TraceScope trace("adamw");
   if (weights.is_meta())
     return count_update(weights, means.codes, means.scales, gradients, on_host);
   if (weights.is_cuda()) return cuda::adamw_int8_(weights, means, gradients, step);

@@ -9,6 +9,7 @@
 
 #include "worker/kernels/cpu_kernels.h"
 #include "worker/kernels/stand_in.h"
+#include "worker/kernels/trace_scope.h"
 #include "worker/kernels/work.h"
 
 // From the BLAS that LibTorch carries.
@@ -204,6 +205,7 @@ struct ForwardTensors {
 // `adds`: merges into out and lse, else writes them.
 void run_forward(const ForwardTensors& x, const Problem& problem,
                  const std::vector<AttentionSpan>& spans, bool adds) {
+  const TraceScope trace("attention", {x.q_TNH});
   const int64_t width = problem.head_dim;
   const at::Tensor scratch = problem.make_scratch(
       problem.block_scores + (adds ? problem.block_queries * width : 0), x.q_TNH);
@@ -243,6 +245,7 @@ struct BackwardTensors {
 // `adds`: to the gradients, else writes them.
 void run_backward(const BackwardTensors& x, const Problem& problem,
                   const std::vector<AttentionSpan>& spans, bool adds) {
+  const TraceScope trace("attention backward", {x.q_TNH});
   const at::Tensor scratch = problem.make_scratch(2 * problem.block_scores, x.q_TNH);
   if (x.q_TNH.is_meta()) {
     return count_kernel(attention_flops(x.q_TNH, spans, problem.window, 5),

@@ -8,6 +8,7 @@
 
 #include "worker/kernels/cuda_ops.h"
 #include "worker/kernels/stand_in.h"
+#include "worker/kernels/trace_scope.h"
 #include "worker/kernels/work.h"
 
 namespace tessera {
@@ -72,6 +73,7 @@ bool has_cpu_kernels(const at::Tensor& x) {
 
 void rms_norm_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight_D,
                   double eps) {
+  const TraceScope trace("rms_norm");
   check_rows({y, x, weight_D});
   if (x.numel() == 0) return;
   if (x.is_meta()) return count_kernel(0, {y, x, weight_D});
@@ -91,6 +93,7 @@ void rms_norm_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& we
 void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weight_D,
                            const at::Tensor& grad_y, const at::Tensor& x,
                            const at::Tensor& weight_D, const at::Tensor& residual, double eps) {
+  const TraceScope trace("rms_norm backward");
   check_rows({grad_x, grad_weight_D, grad_y, x, weight_D, residual});
   if (x.numel() == 0) return;
   const int64_t tokens = x.size(0), width = x.size(-1);
@@ -130,6 +133,7 @@ void rms_norm_backward_out(const at::Tensor& grad_x, const at::Tensor& grad_weig
 
 void rotate_out(const at::Tensor& y_TNH, const at::Tensor& x_TNH, const at::Tensor& cos_TH,
                 const at::Tensor& sin_TH, bool back) {
+  const TraceScope trace("rotate");
   check_rows({y_TNH, x_TNH, cos_TH, sin_TH});
   if (x_TNH.is_meta()) return count_kernel(0, {y_TNH, x_TNH, cos_TH, sin_TH});
   if (x_TNH.is_cuda()) return cuda::rotate_out(y_TNH, x_TNH, cos_TH, sin_TH, back);
@@ -148,6 +152,7 @@ void rotate_out(const at::Tensor& y_TNH, const at::Tensor& x_TNH, const at::Tens
 }
 
 void swiglu_out(const at::Tensor& h_TF, const at::Tensor& gate_TF, const at::Tensor& up_TF) {
+  const TraceScope trace("swiglu");
   check_rows({h_TF, gate_TF, up_TF});
   if (gate_TF.is_meta()) return count_kernel(0, {h_TF, gate_TF, up_TF});
   if (gate_TF.is_cuda()) return cuda::swiglu_out(h_TF, gate_TF, up_TF);
@@ -165,6 +170,7 @@ void swiglu_out(const at::Tensor& h_TF, const at::Tensor& gate_TF, const at::Ten
 void swiglu_backward_out(const at::Tensor& grad_gate_TF, const at::Tensor& grad_up_TF,
                          const at::Tensor& h_TF, const at::Tensor& grad_h_TF,
                          const at::Tensor& gate_TF, const at::Tensor& up_TF) {
+  const TraceScope trace("swiglu backward");
   check_rows({grad_gate_TF, grad_up_TF, h_TF, grad_h_TF, gate_TF, up_TF});
   if (gate_TF.is_meta())
     return count_kernel(0, {grad_gate_TF, grad_up_TF, h_TF, grad_h_TF, gate_TF, up_TF});
@@ -185,6 +191,7 @@ void swiglu_backward_out(const at::Tensor& grad_gate_TF, const at::Tensor& grad_
 
 void label_stats_out(const LabelStatsOut& stats, const at::Tensor& exps_CV,
                      const at::Tensor& logits_CV, const at::Tensor& labels_C) {
+  const TraceScope trace("label_stats");
   check_rows({exps_CV, logits_CV, labels_C});
   if (logits_CV.is_meta()) return count_kernel(0, {exps_CV, logits_CV, labels_C});
   if (logits_CV.is_cuda()) return cuda::label_stats_out(stats, exps_CV, logits_CV, labels_C);
@@ -218,6 +225,7 @@ void label_stats_out(const LabelStatsOut& stats, const at::Tensor& exps_CV,
 void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
                         const at::Tensor& sum_of_exps_C, const at::Tensor& labels_C,
                         const at::Tensor& grad_logprob_C, const at::Tensor& grad_mean_logprob_C) {
+  const TraceScope trace("logit_gradient");
   check_rows({grad_CV, exps_CV, sum_of_exps_C, labels_C, grad_logprob_C, grad_mean_logprob_C});
   if (grad_CV.is_meta()) return count_kernel(0, {grad_CV, exps_CV, sum_of_exps_C, labels_C});
   if (grad_CV.is_cuda())
@@ -244,6 +252,7 @@ void logit_gradient_out(const at::Tensor& grad_CV, const at::Tensor& exps_CV,
 void divergence_out(const at::Tensor& divergence_C, const at::Tensor& grad_CV,
                     const at::Tensor& student_CV, const at::Tensor& teacher_CV, double beta,
                     const at::Tensor& grad_divergence_C) {
+  const TraceScope trace("divergence");
   check_rows({divergence_C, grad_CV, student_CV, teacher_CV, grad_divergence_C});
   if (student_CV.is_meta()) {
     // Twice over the rows: for the sums, and for what is made with them.

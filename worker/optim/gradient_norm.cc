@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "worker/kernels/stand_in.h"
+#include "worker/kernels/trace_scope.h"
 #include "worker/memory/ledger.h"
 
 namespace tessera {
@@ -104,6 +105,7 @@ double cpu_sum_of_squares(const std::vector<ShardedUnit*>& units, Collectives& g
 }  // namespace
 
 void GradientNorm::add(const std::vector<ShardedUnit*>& units) {
+  const TraceScope trace("gradient norm");
   const c10::AutoGradMode no_grad(false);
   const OwnerScope scope(Owner::kGradients);
   const at::Device device = units.front()->options().device;

@@ -44,17 +44,17 @@ class TimedCollectives : public Collectives, public WorkWatcher {
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) override {
-    return std::make_unique<TimedWork>(inner_.all_gather(output, input), timer_);
+    return timed([&] { return inner_.all_gather(output, input); });
   }
   std::unique_ptr<Work> reduce_scatter_add(at::Tensor output, at::Tensor input) override {
-    return std::make_unique<TimedWork>(inner_.reduce_scatter_add(output, input), timer_);
+    return timed([&] { return inner_.reduce_scatter_add(output, input); });
   }
   std::unique_ptr<Work> all_to_all(at::Tensor output, at::Tensor input) override {
-    return std::make_unique<TimedWork>(inner_.all_to_all(output, input), timer_);
+    return timed([&] { return inner_.all_to_all(output, input); });
   }
   std::unique_ptr<Work> shift(at::Tensor output, at::Tensor input, int distance,
                               int64_t most) override {
-    return std::make_unique<TimedWork>(inner_.shift(output, input, distance, most), timer_);
+    return timed([&] { return inner_.shift(output, input, distance, most); });
   }
   std::unique_ptr<Work> watch(const char* kind, int64_t bytes,
                               std::unique_ptr<Work> work) override {
@@ -70,6 +70,12 @@ class TimedCollectives : public Collectives, public WorkWatcher {
   }
 
  private:
+  template <typename Start>
+  std::unique_ptr<Work> timed(const Start& start) {
+    const TraceScope trace("communication start");
+    return std::make_unique<TimedWork>(start(), timer_);
+  }
+
   Collectives& inner_;
   StepTimer& timer_;
 };

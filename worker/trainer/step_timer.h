@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "tessera/v1/telemetry.pb.h"
+#include "worker/kernels/trace_scope.h"
 #include "worker/memory/attribution.h"
 #include "worker/parallel/collectives.h"
-#include "worker/trainer/trace.h"
 
 namespace tessera {
 

@@ -4,7 +4,6 @@
 // them. Off, it costs nothing but a comparison a step.
 #pragma once
 
-#include <ATen/record_function.h>
 #include <c10/core/Device.h>
 
 #include <filesystem>
@@ -41,17 +40,6 @@ class StepTrace {
   const at::Device device_;
   MemoryLedger& ledger_;
   int running_ = 0;  // the step; 0: none
-};
-
-// Names a stretch of this thread's time in the trace that runs, if one does. Scopes nest.
-class TraceScope {
- public:
-  explicit TraceScope(const char* name) : record_(at::RecordScope::USER_SCOPE) {
-    if (record_.isActive()) record_.before(name);
-  }
-
- private:
-  at::RecordFunction record_;
 };
 
 }  // namespace tessera
