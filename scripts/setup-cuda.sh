@@ -10,7 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly VENV=${TESSERA_CUDA_VENV:-.venv-cuda}
-readonly TORCH=torch==${TESSERA_CUDA_TORCH:-2.11.0}
+# Exactly that, and no +cpu build of it.
+readonly TORCH=torch===${TESSERA_CUDA_TORCH:-2.11.0}
 
 # Of what torch pins, what is compiled and linked against; and the compiler of the same toolkit.
 build_packages() {
