@@ -21,7 +21,7 @@ MAX_BYTES = 60 << 20
 PROGRAMS = ("tessera-trainer", "engine_benchmark", "cuda_kernels_test")
 # Of every Linux that runs a torch wheel.
 BASE_LIBRARIES = re.compile(
-    r"(ld-linux|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+)\b.*\.so"
+    r"(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+)\.so"
 )
 SOURCES = (
     "benchmarks/generation/peer.py",

@@ -74,7 +74,12 @@ def packed(options, folder: pathlib.Path) -> pathlib.Path:
     run(sys.executable, "-B", pack, "--out", out, f"{torch_release()}={options.bin}")
     with tarfile.open(out) as archive:
         archive.extractall(folder, filter="data")
-    return folder / "tessera-gpu"
+    bundle = folder / "tessera-gpu"
+    # An older libstdc++ in front of the machine's own would break its torch.
+    brought = {path.name.split(".so")[0] for path in (bundle / "lib").iterdir()}
+    expect("libprotobuf" in brought, f"lib/ has {sorted(brought)}")
+    expect(not brought & {"libstdc++", "libc", "libgcc_s", "libtorch", "libc10"}, f"{brought}")
+    return bundle
 
 
 def surroundings(folder: pathlib.Path) -> tuple[dict[str, str], list[str]]:
