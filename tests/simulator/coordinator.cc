@@ -1,5 +1,6 @@
 #include "tests/simulator/coordinator.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <SQLiteCpp/SQLiteCpp.h>
@@ -51,6 +52,7 @@ void Coordinator::start() {
   if (!store.ok()) throw Violation(absl::StrCat("the store: ", store.status().message()));
   store_ = *std::move(store);
   check_store();
+  start_ = world_.now();
   world_.tell("the coordinator starts");
   control_ = std::make_unique<Control>(
       *store_, world_, options_, [this] { return world_.bits(); },
@@ -119,6 +121,7 @@ void Coordinator::check_store() {
 
 void Coordinator::tick(int64_t life) {
   if (life != life_) return;
+  check_silence();
   post([](Control& control) { control.tick(); });
   world_.after(kTick, [this, life] { tick(life); });
 }
@@ -198,11 +201,14 @@ std::shared_ptr<Channel> Coordinator::accept(const Wire& wire,
                                              std::function<void(const absl::Status&)> closed) {
   if (!is_up()) return nullptr;
   auto greeted = std::make_shared<bool>(false);
+  auto node = std::make_shared<std::string>();
   auto channel = std::make_shared<Channel>(
       world_, wire,
       Channel::Ends{.server_gets =
-                        [this, greeted](const std::shared_ptr<Channel>& from,
-                                        const v1::SessionRequest& message) {
+                        [this, greeted, node](const std::shared_ptr<Channel>& from,
+                                              const v1::SessionRequest& message) {
+                          if (message.has_hello()) *node = message.hello().node();
+                          heard_[*node] = world_.now();
                           const bool first = !std::exchange(*greeted, true);
                           post([from, message, first](Control& control) {
                             first ? control.hello(from, message.hello())
@@ -244,6 +250,22 @@ void Coordinator::committed(const std::vector<JobChange>& changes) {
     known->second = change.job;
   }
   if (moved) check_holdings();
+}
+
+// A job does not wait for ever for a machine that is gone.
+void Coordinator::check_silence() const {
+  for (const auto& [id, job] : jobs_) {
+    if (!holds_devices(job.state())) continue;
+    for (const v1::Placement& placement : job.placements()) {
+      const auto heard = heard_.find(placement.node());
+      const absl::Duration last = heard == heard_.end() ? start_ : std::max(start_, heard->second);
+      if (world_.now() - last > kMostSilence) {
+        throw Violation(absl::StrCat("job ", id, " is still on ", placement.node(),
+                                     ", which was not heard for ",
+                                     absl::FormatDuration(world_.now() - last)));
+      }
+    }
+  }
 }
 
 // Events of an attempt are stored once each, and in their order.

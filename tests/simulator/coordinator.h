@@ -57,6 +57,8 @@ class Coordinator {
 
  private:
   static constexpr absl::Duration kTick = absl::Seconds(1);
+  // Of a node that a job is on, and of the others that have to be told: many leases and fences.
+  static constexpr absl::Duration kMostSilence = absl::Minutes(10);
 
   void fail_to_start();
   void tick(int64_t life);
@@ -71,6 +73,7 @@ class Coordinator {
   void check_files();
   void check_store();
   void check_holdings() const;
+  void check_silence() const;
   void check_checkpoint(const std::string& job, const v1::Event& event);
 
   World& world_;
@@ -101,6 +104,9 @@ class Coordinator {
     int attempt = 0, step = 0;
   };
   std::map<std::string, Told> told_, told_before_;
+  absl::Duration start_;
+  // When a node was last heard.
+  std::map<std::string, absl::Duration> heard_;
 };
 
 }  // namespace tessera::server::simulator
