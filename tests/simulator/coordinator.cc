@@ -234,6 +234,11 @@ void Coordinator::committed(const std::vector<JobChange>& changes) {
       if (event.has_checkpoint()) check_checkpoint(change.job.id(), event);
       if (!event.has_state()) continue;
       moved = true;
+      if (is_quiet && event.state().state() == v1::Job::RESTARTING) {
+        throw Violation(
+            absl::StrCat("job ", change.job.id(),
+                         " is started anew, and nothing broke: ", event.state().reason()));
+      }
       num_shrunk_ += event.state().state() == v1::Job::STARTING &&
                      change.job.placements_size() < change.job.spec().parallelism().num_processes();
       world_.tell(absl::StrCat(change.job.id(), " ", std::string(state_name(event.state().state())),

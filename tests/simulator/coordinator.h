@@ -46,6 +46,8 @@ class Coordinator {
   const std::map<std::string, v1::Job>& jobs() const { return jobs_; }
   // Devices that a project's jobs may hold, for the check.
   std::map<std::string, int> quotas;
+  // Nothing breaks, so that no attempt is repeated.
+  bool is_quiet = false;
   int64_t num_crashes() const { return num_crashes_; }
   // Those of them in which the machine lost power; commits of jobs that it struck and that are
   // there, and those that are not.

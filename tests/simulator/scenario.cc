@@ -280,8 +280,8 @@ Report Scenario::run() {
   make_projects();
   make_jobs();
   world_.after(absl::Minutes(2), [this] { ask_for_changes(); });
-  const bool quiet = world_.chance(0.1);
-  if (!quiet) world_.after(absl::Seconds(30), [this] { strike(); });
+  coordinator_.is_quiet = world_.chance(0.1);
+  if (!coordinator_.is_quiet) world_.after(absl::Seconds(30), [this] { strike(); });
   world_.after(kFaults, [this] { mend(); });
   world_.run(kEnd, [this] { return all_ended(); });
   check_end();
