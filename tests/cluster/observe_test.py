@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import signal
 import sys
 import threading
@@ -149,8 +150,12 @@ def check_straggler(job):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
             return page.read().decode()
 
+    # On a machine that others use rank 0 may have been slow by itself before.
+    def reason(says):
+        return re.search(rf"^rank 1 on .*{says}", job.get()["reason"])
+
     with slowed(job.service.rank_pid(1)):
-        wait_until(lambda: "is slow" in job.get()["reason"], "the straggler to be found")
+        wait_until(lambda: reason("is slow"), "the straggler to be found")
         shown = job.service.call("get", job.id).stdout
         expect("rank 1 on" in shown, f"`tessera get` says {shown}")
         wait_until(
@@ -160,9 +165,10 @@ def check_straggler(job):
             ),
             "the metric of the slowest rank",
         )
-    wait_until(lambda: "keeps up again" in job.get()["reason"], "it to keep up again")
+    wait_until(lambda: reason("keeps up again"), "it to keep up again")
     events = [event.straggler for event in job.events() if event.HasField("straggler")]
-    expect([(e.rank, e.is_over) for e in events[:2]] == [(1, False), (1, True)], f"{events}")
+    told = [event.is_over for event in events if event.rank == 1]
+    expect(told[-2:] == [False, True], f"{events}")
 
 
 def check_stopped(job, attempt):
